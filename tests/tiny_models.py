@@ -1,4 +1,4 @@
-"""Random models of a few layers, as GGUF files and as Hugging Face directories, made in a fraction of a second.
+"""Random models of a few layers, as GGUF files and as Hugging Face directories, made in a moment.
 
 The same dimensions and seed give the same float32 weights in both formats. NumPy alone: no PyTorch.
 """
@@ -6,159 +6,39 @@ The same dimensions and seed give the same float32 weights in both formats. NumP
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import gguf
 import numpy as np
-from safetensors import serialize_file
 
 from tests.tiny_tokenizer import CHAT_TEMPLATE, SPECIALS, tiny_tokenizer, write_tokenizer
+from tests.tiny_weights import (
+    K_QUANTS,
+    LLAMA3_SCALING,
+    TinyDims,
+    interleave_heads,
+    llama3_factors,
+    random_k_quant,
+    random_weights,
+    tensor_shapes,
+    tiny_dims,
+)
 
-LLAMA3_SCALING = {
-    "rope_type": "llama3",
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 64,
-}
-K_QUANTS = ("Q4_K", "Q5_K", "Q6_K")
-
-
-@dataclass(frozen=True)
-class TinyDims:
-    """Dimensions of a tiny model. K-quants need inputs that are multiples of 256, as the defaults are."""
-
-    arch: str = "llama"  # llama | mistral | qwen2 | qwen3
-    vocab_size: int = 320
-    hidden_size: int = 256
-    intermediate_size: int = 512
-    num_layers: int = 2
-    num_heads: int = 4
-    num_kv_heads: int = 2
-    head_dim: int = 64
-    max_position: int = 512
-    rope_theta: float = 10000.0
-    norm_epsilon: float = 1e-5
-    rope_scaling: Mapping[str, Any] | None = None  # for instance LLAMA3_SCALING
-    attention_bias: bool | None = None  # None: as the architecture has it
-    output_bias: bool = False
-    tied: bool = False
-    sliding_window: int | None = None
-
-    @property
-    def bias(self) -> bool:
-        return self.arch == "qwen2" if self.attention_bias is None else self.attention_bias
-
-
-def tiny_dims(arch: str, **dims: Any) -> TinyDims:
-    """Build dimensions; an unknown name is an error, a missing head_dim follows hidden_size."""
-    unknown = dims.keys() - {field.name for field in fields(TinyDims)}
-    if unknown:
-        raise TypeError(f"unknown dimensions {sorted(unknown)}")
-    result = TinyDims(arch=arch, **dims)
-    if "head_dim" not in dims:
-        result = replace(result, head_dim=result.hidden_size // result.num_heads)
-    return result
-
-
-def tensor_shapes(dims: TinyDims) -> dict[str, tuple[int, ...]]:
-    """Canonical names and shapes (outputs, inputs) of every tensor of the model."""
-    hidden, middle, head = dims.hidden_size, dims.intermediate_size, dims.head_dim
-    queries, keys = dims.num_heads * head, dims.num_kv_heads * head
-    shapes: dict[str, tuple[int, ...]] = {"embed": (dims.vocab_size, hidden), "final_norm": (hidden,)}
-    if not dims.tied:
-        shapes["output"] = (dims.vocab_size, hidden)
-    layer: dict[str, tuple[int, ...]] = {
-        "attn_norm": (hidden,),
-        "q": (queries, hidden),
-        "k": (keys, hidden),
-        "v": (keys, hidden),
-        "o": (hidden, queries),
-        "ffn_norm": (hidden,),
-        "gate": (middle, hidden),
-        "up": (middle, hidden),
-        "down": (hidden, middle),
-    }
-    if dims.bias:
-        layer |= {"q_bias": (queries,), "k_bias": (keys,), "v_bias": (keys,)}
-    if dims.output_bias:
-        layer["o_bias"] = (hidden,)
-    if dims.arch == "qwen3":
-        layer |= {"q_norm": (head,), "k_norm": (head,)}
-    for i in range(dims.num_layers):
-        shapes |= {f"layers.{i}.{name}": shape for name, shape in layer.items()}
-    return shapes
-
-
-def random_weights(dims: TinyDims, seed: int = 0) -> dict[str, np.ndarray]:
-    """Float32 weights in the half-split RoPE order of Hugging Face, scaled so that logits spread over a few units."""
-    rng = np.random.default_rng(seed)
-    weights = {}
-    for name, shape in tensor_shapes(dims).items():
-        noise = rng.standard_normal(shape, np.float32)
-        if name.endswith("norm"):
-            weights[name] = 1 + np.float32(0.1) * noise
-        elif name.endswith("bias"):
-            weights[name] = np.float32(0.2) * noise
-        else:
-            gain = 2.0 if name in ("embed", "output") else 1.0
-            weights[name] = noise * np.float32(gain / math.sqrt(shape[-1]))
-    return weights
-
-
-def interleave_heads(weight: np.ndarray, num_heads: int) -> np.ndarray:
-    """Reorder output rows of q or k from half-split to interleaved pairs, as converters to GGUF do for Llama."""
-    halves = weight.reshape(num_heads, 2, -1, *weight.shape[1:])
-    return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(weight.shape)
-
-
-def llama3_factors(dims: TinyDims) -> np.ndarray:
-    """Per-frequency divisors of LLAMA3_SCALING-like parameters (float32, head_dim / 2)."""
-    scaling = dims.rope_scaling
-    assert scaling is not None
-    factors = []
-    for i in range(dims.head_dim // 2):
-        wavelength = 2 * math.pi * dims.rope_theta ** (2 * i / dims.head_dim)
-        turns = scaling["original_max_position_embeddings"] / wavelength
-        low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
-        smooth = min(max((turns - low) / (high - low), 0.0), 1.0)
-        factors.append(1 / ((1 - smooth) / scaling["factor"] + smooth))
-    return np.array(factors, np.float32)
-
-
-def random_k_quant(kind: str, shape: tuple[int, int], rng: np.random.Generator) -> np.ndarray:
-    """Random bytes of a K-quant whose scales give weights of mean about 0 and deviation 1 / sqrt(inputs)."""
-    outputs, inputs = shape
-    blocks = outputs * inputs // 256
-    deviation = 1 / math.sqrt(inputs)
-    scales = rng.integers(20, 60, (blocks, 8), dtype=np.uint8)
-
-    def half(value: float) -> np.ndarray:
-        spread = value * rng.uniform(0.7, 1.3, (blocks, 1))
-        return spread.astype(np.float16).view(np.uint8)
-
-    def noise(count: int) -> np.ndarray:
-        return rng.integers(0, 256, (blocks, count), dtype=np.uint8)
-
-    if kind == "Q6_K":
-        signed = scales.repeat(2, axis=1).astype(np.int8) * rng.choice(
-            np.array([-1, 1], np.int8), (blocks, 16)
-        )
-        parts = [noise(128), noise(64), signed.view(np.uint8), half(deviation / (18.5 * 40))]
-    else:
-        levels = {"Q4_K": 16, "Q5_K": 32}[kind]
-        d = deviation / (levels * 0.29 * 40)
-        minima = scales + rng.integers(0, 4, (blocks, 8), dtype=np.uint8)
-        low = (scales[:, :4] & 63) | (scales[:, 4:] >> 4 << 6)
-        middle = (minima[:, :4] & 63) | (minima[:, 4:] >> 4 << 6)
-        high = (scales[:, 4:] & 15) | ((minima[:, 4:] & 15) << 4)
-        bits = noise(128) if kind == "Q4_K" else noise(160)
-        parts = [half(d), half(d * (levels - 1) / 2), low, middle, high, bits]
-    return np.concatenate(parts, axis=1).reshape(outputs, -1)
+__all__ = [
+    "LLAMA3_SCALING",
+    "TinyDims",
+    "gguf_name",
+    "hf_config",
+    "hf_name",
+    "make_gguf",
+    "make_hf_dir",
+    "random_weights",
+    "tensor_shapes",
+    "tiny_dims",
+    "write_safetensors",
+]
 
 
 def make_gguf(
@@ -170,8 +50,8 @@ def make_gguf(
 ) -> TinyDims:
     """Write a GGUF file; return its dimensions.
 
-    ``types``: one ggml type name for all matrices, or a mapping from canonical names (``layers.0.q``), last parts
-    (``down``) or ``default`` to types. Norms and biases are F32. K-quants get random bytes, other types the
+    ``types``: one ggml type name for all matrices, or a mapping from canonical names (``layers.0.q``), last
+    parts (``down``) or ``default`` to types. Norms and biases are F32. K-quants get random bytes, others the
     rounded weights of ``random_weights``.
     """
     tiny = tiny_dims(arch, **dims)
@@ -281,21 +161,36 @@ def make_hf_dir(
     tensors = {}
     for name, weight in random_weights(tiny, seed).items():
         encoded = to_bfloat16(weight) if dtype == "bfloat16" else weight.astype(dtype)
-        tensors[hf_name(name)] = {"dtype": dtype, "shape": list(weight.shape), "data": encoded.tobytes()}
+        tensors[hf_name(name)] = encoded
     if shards == 1:
-        serialize_file(tensors, str(directory / "model.safetensors"), {"format": "pt"})
+        write_safetensors(directory / "model.safetensors", tensors)
         return tiny
     names = sorted(tensors)
     weight_map = {}
     for i in range(shards):
         file = f"model-{i + 1:05d}-of-{shards:05d}.safetensors"
         part = {name: tensors[name] for name in names[i::shards]}
-        serialize_file(part, str(directory / file), {"format": "pt"})
+        write_safetensors(directory / file, part)
         weight_map |= dict.fromkeys(part, file)
-    total = sum(len(tensor["data"]) for tensor in tensors.values())
+    total = sum(tensor.nbytes for tensor in tensors.values())
     index = {"metadata": {"total_size": total}, "weight_map": weight_map}
     (directory / "model.safetensors.index.json").write_text(json.dumps(index))
     return tiny
+
+
+def write_safetensors(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
+    """Write one safetensors file; arrays of uint16 are taken as bfloat16."""
+    names = {"float32": "F32", "float16": "F16", "uint16": "BF16", "int64": "I64"}
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    offset = 0
+    for name, array in tensors.items():
+        span = [offset, offset + array.nbytes]
+        header[name] = {"dtype": names[array.dtype.name], "shape": list(array.shape), "data_offsets": span}
+        offset += array.nbytes
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    data = b"".join(array.tobytes() for array in tensors.values())
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
 
 
 def to_bfloat16(weight: np.ndarray) -> np.ndarray:
