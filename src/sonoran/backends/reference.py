@@ -9,7 +9,7 @@ import numpy as np
 
 from sonoran.backends.base import Rows
 from sonoran.backends.validation import check_rows, check_tensors, extra_slots, trunk_slots
-from sonoran.errors import ConfigError, ModelError, NumericsError
+from sonoran.errors import ConfigError, NumericsError
 from sonoran.types import FloatArray
 from sonoran.weights import ModelFile, dequantize
 from sonoran.weights.config import ModelConfig
@@ -18,15 +18,15 @@ from sonoran.weights.config import ModelConfig
 class ReferenceBackend:
     """One decoder (Llama, Mistral, Qwen2, Qwen3 and relatives) in fp32, with paged keys and values.
 
-    ``batched=False`` runs every row through the same products alone, so its logits do not depend on its neighbours, bit
-    for bit; ``batched=True`` multiplies all rows at once, which is faster and equal up to rounding only.
-    ``fp16_cache`` rounds keys and values to fp16 as they are written. ``activation_group`` rounds the input of every
-    matrix product to 8-bit integers, symmetrically, per row and group of that many values; None leaves it in fp32.
-    Both reproduce, in isolation, an approximation that fast backends make.
+    ``batched=False`` runs every row through the same products alone, so that its logits do not depend on its
+    neighbours, bit for bit; ``batched=True`` multiplies all rows at once: faster, and equal up to rounding.
+    ``fp16_cache`` rounds keys and values to fp16 as they are written. ``activation_group`` rounds the input
+    of every matrix product to 8-bit integers, symmetrically, per row and group of that many values; None
+    leaves it in fp32. Each reproduces, in isolation, an approximation that fast backends make.
 
-    With a sliding window W, a row at position p sees the trunk positions above p - W and the last W extra slots.
+    With a sliding window W, a row at position p sees trunk positions above p - W and the last W extra slots.
 
-    Raises ConfigError without PyTorch or for impossible sizes, ModelError when a tensor is missing or misshapen.
+    Raises ConfigError without PyTorch or for impossible sizes, ModelError for a missing or misshapen tensor.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class ReferenceBackend:
         if activation_group is not None and activation_group < 1:
             raise ConfigError(f"activation_group must be at least 1, got {activation_group}")
         self._torch = _import_torch()
-        self._config = model_file.config
+        self._config: ModelConfig = model_file.config
         self._num_blocks, self._block_size = num_blocks, block_size
         self._batched, self._fp16_cache, self._group = batched, fp16_cache, activation_group
         weights = {name: dequantize(info) for name, info in model_file.tensors.items()}
@@ -81,7 +81,7 @@ class ReferenceBackend:
         return self._num_blocks
 
     def forward(self, rows: Rows) -> FloatArray:
-        """Run the rows; return logits ``[rows that want them, vocab_size]`` in row order (see ``Backend``)."""
+        """Run the rows; return logits ``[rows that want them, vocab_size]`` in row order."""
         if self._closed:
             raise ConfigError("the backend is closed")
         check_rows(rows, self._config.vocab_size, self._num_blocks, self._block_size)
@@ -207,7 +207,7 @@ class ReferenceBackend:
 
 
 def inverse_frequencies(config: ModelConfig) -> FloatArray:
-    """Angle per position for each of the head_dim / 2 pairs; ``llama3`` scaling divides each by its factor."""
+    """Angle per position of each of the head_dim / 2 pairs; ``llama3`` scaling divides each by its factor."""
     pairs = np.arange(0, config.head_dim, 2, dtype=np.float64)
     frequencies = config.rope_theta ** (-pairs / config.head_dim)
     if config.rope_scaling is not None:
@@ -220,5 +220,6 @@ def _import_torch() -> Any:
         return importlib.import_module("torch")
     except ImportError as error:
         raise ConfigError(
-            "the reference backend needs PyTorch, which is not installed; install 'sonoran[test]' or use the native backend"
+            "the reference backend needs PyTorch, which is not installed;"
+            " install 'sonoran[test]' or use the native backend"
         ) from error

@@ -56,8 +56,8 @@ def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 def check_rows(rows: Rows, vocab_size: int, num_blocks: int, block_size: int) -> None:
     """Raise ConfigError, naming the row and the value, unless every row keeps the contract of ``Rows``.
 
-    Beyond ranges and lengths this covers what silently gives wrong logits: two rows that write one slot, a trunk
-    that runs into an unmapped block, and a row whose own slot is not the last one that it reads.
+    Beyond ranges and lengths this covers what silently gives wrong logits: two rows that write one slot, a
+    trunk that runs into an unmapped block, and a row whose own slot is not the last one that it reads.
     """
     n = len(rows)
     num_slots = num_blocks * block_size
@@ -80,8 +80,8 @@ def check_rows(rows: Rows, vocab_size: int, num_blocks: int, block_size: int) ->
         if np.any(visible < 0):
             missing = int(np.argmax(visible < 0)) // block_size
             raise ConfigError(
-                f"row {i} sees {int(rows.trunk_lengths[i])} trunk positions, but block {missing} of its sequence"
-                f" {int(rows.sequences[i])} is not mapped"
+                f"row {i} sees {int(rows.trunk_lengths[i])} trunk positions, but block {missing} of its"
+                f" sequence {int(rows.sequences[i])} is not mapped"
             )
         extra = extra_slots(rows, i)
         last = extra[-1] if len(extra) else (visible[-1] if len(visible) else -1)
