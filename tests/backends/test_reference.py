@@ -1,4 +1,4 @@
-"""The reference backend against Hugging Face transformers, and against itself: any split of a text into passes."""
+"""The reference backend against Hugging Face transformers, and against itself in any split of a text."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_only_wanted_rows_return_logits_in_row_order(saved: Any) -> None:
 @pytest.mark.parametrize("batched", [False, True])
 @pytest.mark.parametrize("name", ["llama", "mistral-window", "qwen2"])
 def test_branches_are_the_linear_sequences_they_stand_for(saved: Any, name: str, batched: bool) -> None:
-    """Three branches leave the trunk at different lengths and grow a token per pass, in slots of any order."""
+    """Three branches leave the trunk at different lengths and grow a token per pass, in scattered slots."""
     ids = text(18)
     forks = [18, 15, 11]
     tails = [text(3, seed=1 + i) for i in range(3)]
