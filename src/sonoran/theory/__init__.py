@@ -1,0 +1,1 @@
+"""Formulas of the SSD paper: speed-ups (``speedup``), hit rates (``hit_rate``), rounds (``rounds``)."""
