@@ -1,0 +1,1 @@
+"""What drafts: n-gram drafter, outcome prediction, fan-out, Saguaro sampling, speculation cache, backups."""
