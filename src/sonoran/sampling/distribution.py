@@ -1,0 +1,110 @@
+"""From a row of logits to the distribution that is sampled: one pure function of (row, prefix, parameters).
+
+Order: logit bias, repetition penalty, frequency and presence penalties, end tokens forbidden until
+``min_tokens``; then temperature; then min-p and top-k; then top-p over what is left. Equal logits are ordered
+by token id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sonoran.sampling import portable, rowops
+from sonoran.sampling.params import SamplingParams
+from sonoran.types import FloatArray, IntArray
+
+TokenIds = Sequence[int] | IntArray
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """Tokens that can be sampled, ascending by id, with their natural log-probabilities, float64."""
+
+    ids: IntArray
+    logprobs: portable.Float64Array
+
+    @property
+    def probabilities(self) -> portable.Float64Array:
+        """Probabilities, float64, in the order of ``ids``."""
+        return np.exp(self.logprobs)
+
+
+def distribution(
+    logits: FloatArray,
+    prefix_ids: TokenIds,
+    prompt_length: int,
+    params: SamplingParams,
+    eos_ids: Sequence[int] = (),
+) -> Distribution:
+    """Return the distribution of the token after ``prefix_ids``, of which ``prompt_length`` are the prompt.
+
+    ``logits`` is float32[V]. At temperature 0 it is a point mass. Raises NumericsError for logits that are
+    NaN or +inf, or when every token is excluded.
+    """
+    row = adjust(logits, prefix_ids, prompt_length, params, eos_ids)
+    if params.greedy:
+        return Distribution(np.array([rowops.argmax(row)], np.int32), np.zeros(1))
+    kept = rowops.select(row, cut_of(params))
+    total = portable.log_scalar(float(kept.weights.sum())) - portable.WEIGHT_BITS * portable.LN2
+    return Distribution(kept.ids, kept.x - total)
+
+
+def cut_of(params: SamplingParams) -> rowops.Cut:
+    """Return temperature and truncation in the form that the row operations take."""
+    return rowops.Cut(1.0 / params.temperature, params.top_k, params.top_p, params.min_p)
+
+
+def adjust(
+    logits: FloatArray,
+    prefix_ids: TokenIds,
+    prompt_length: int,
+    params: SamplingParams,
+    eos_ids: Sequence[int] = (),
+    position: int | None = None,
+) -> FloatArray:
+    """Apply bias, penalties and forbidden end tokens; return the row itself if nothing applies, else a copy.
+
+    ``position`` is that of the token to be sampled, ``len(prefix_ids)`` unless given; with it, the prefix may
+    be left empty when ``params.has_penalties`` is false. Ids beyond the row (a draft with fewer tokens) are
+    ignored.
+    """
+    position = len(prefix_ids) if position is None else position
+    forbidden = end_tokens(params, eos_ids) if position - prompt_length < params.min_tokens else ()
+    row = rowops.as_row(logits)
+    if not (params.logit_bias or params.has_penalties or forbidden):
+        return row
+    row = row.copy()
+    size = row.shape[0]
+    for token, bias in params.logit_bias.items():
+        if token < size:
+            row[token] += np.float32(bias)
+    if params.has_penalties:
+        _penalise(row, np.asarray(prefix_ids, np.int64), prompt_length, params)
+    for token in forbidden:
+        if token < size:
+            row[token] = -np.inf
+    return row
+
+
+def end_tokens(params: SamplingParams, eos_ids: Sequence[int]) -> tuple[int, ...]:
+    """Return the tokens that end this request: its stop tokens, and the model's unless ``ignore_eos``."""
+    return params.stop_token_ids if params.ignore_eos else (*eos_ids, *params.stop_token_ids)
+
+
+def _penalise(
+    row: FloatArray, prefix: portable.Int64Array, prompt_length: int, params: SamplingParams
+) -> None:
+    """Penalise in place; repetition as in CTRL (Keskar et al. 2019): divide if positive, else multiply."""
+    size = row.shape[0]
+    if params.repetition_penalty != 1.0:
+        seen = np.unique(prefix)
+        seen = seen[seen < size]
+        values, penalty = row[seen].astype(np.float64), params.repetition_penalty
+        row[seen] = np.where(values > 0, values / penalty, values * penalty)
+    if params.presence_penalty != 0.0 or params.frequency_penalty != 0.0:
+        seen, counts = np.unique(prefix[prompt_length:], return_counts=True)
+        counts, seen = counts[seen < size], seen[seen < size]
+        row[seen] = row[seen] - (params.presence_penalty + params.frequency_penalty * counts)

@@ -1,0 +1,85 @@
+"""The draft's side of a verification rule: what to propose, and which bonus tokens to expect."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from sonoran.sampling import noise, rowops
+from sonoran.sampling.distribution import TokenIds, adjust, cut_of
+from sonoran.sampling.params import SamplingParams, VerificationRule
+from sonoran.sampling.portable import Int64Array
+from sonoran.sampling.proposals import PointLaw, SparseLaw
+from sonoran.types import FloatArray, IntArray
+
+LAW_SIZE = 256
+"""Tokens kept of the draft's distribution under the rejection rule, so that a law is small enough to send."""
+
+
+def draft_sample(
+    rule: VerificationRule,
+    logits: FloatArray,
+    prefix_ids: TokenIds,
+    prompt_length: int,
+    params: SamplingParams,
+    seed: int,
+    position: int,
+    eos_ids: Sequence[int] = (),
+) -> tuple[int, SparseLaw | PointLaw | None]:
+    """Propose the token at ``position`` from the draft's logits, float32[V]; return it with its law.
+
+    Coupled: the token that the draft itself would emit under the request's noise; no law. Rejection: a draw
+    from the leading 256 tokens of the draft's distribution, with exactly that law. ``prefix_ids`` is read
+    only when ``params.has_penalties``.
+    """
+    row = adjust(logits, prefix_ids, prompt_length, params, eos_ids, position)
+    if params.greedy:
+        return rowops.argmax(row), None if rule == "coupled" else PointLaw()
+    if rule == "coupled":
+        return int(rowops.coupled_top(row, cut_of(params), seed, position, 1)[0]), None
+    kept = rowops.select(row, cut_of(params), LAW_SIZE)
+    return sample_weights(kept.ids, kept.weights, seed, position)
+
+
+def sample_weights(ids: IntArray, weights: Int64Array, seed: int, position: int) -> tuple[int, SparseLaw]:
+    """Draw a proposal from ids (ascending) with integer weights (sum below 2**63); return it with its law."""
+    sums = np.cumsum(weights)
+    total = int(sums[-1])
+    wanted = (noise.uniform_bits(seed, position, noise.Stream.DRAFT) * total) >> noise.UNIFORM_BITS
+    token = int(ids[np.searchsorted(sums, wanted, side="right")])
+    positive = weights > 0
+    return token, SparseLaw(ids[positive], weights[positive] / total)
+
+
+def rank_candidates(
+    logits: FloatArray,
+    prefix_ids: TokenIds,
+    params: SamplingParams,
+    seed: int,
+    position: int,
+    rule: VerificationRule,
+    n: int,
+    exclude: int | None = None,
+    *,
+    prompt_length: int,
+    eos_ids: Sequence[int] = (),
+) -> list[int]:
+    """Return the n tokens most likely to be the bonus token at ``position``, most likely first.
+
+    Coupled: by the draft's score under the request's noise; what the draft's own truncation removed comes
+    last. Rejection and greedy: by logit (SSD paper, Definition 10). ``exclude`` is the token that was sent
+    for this position, which cannot be the bonus token. Equal scores are ordered by id. Fewer than n only if V
+    is smaller.
+    """
+    row = adjust(logits, prefix_ids, prompt_length, params, eos_ids, position)
+    excluded = -1 if exclude is None else exclude
+    if params.greedy or rule == "rejection":
+        return [int(token) for token in rowops.top(row, n, excluded)]
+    cut = cut_of(params)
+    first = [int(token) for token in rowops.coupled_top(row, cut, seed, position, n, excluded)]
+    if len(first) == n:
+        return first
+    free = rowops.Cut(cut.inverse_temperature)
+    rest = rowops.coupled_top(row, free, seed, position, n + len(first), excluded)
+    return (first + [int(token) for token in rest if int(token) not in first])[:n]

@@ -1,0 +1,190 @@
+"""What a request asks of the sampler: one frozen, validated value with the names of OpenAI and vLLM."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, get_args
+
+from sonoran.errors import ConfigError, nearest
+
+VerificationRule = Literal["coupled", "rejection"]
+
+MIN_TEMPERATURE = 1e-4  # below this, say 0: greedy decoding is a case of its own, not a limit
+MAX_TEMPERATURE = 1e4
+MAX_LOGPROBS = 1024
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SamplingParams:
+    """Sampling parameters of one request; everything is checked when the value is made.
+
+    ``temperature`` 0 is greedy. ``top_k`` 0 or -1 and ``top_p`` 1 and ``min_p`` 0 are off. ``seed`` None lets
+    the engine draw one. ``max_tokens`` None generates until an end token, a stop rule or the end of the
+    context. ``min_tokens`` forbids end tokens and ignores stop strings before that many tokens. ``stop`` cuts
+    the text before the stop string; ``stop_token_ids`` end like end-of-sequence tokens, also with
+    ``ignore_eos``. ``logprobs`` n asks for the log-probability of each token and of the n most likely ones,
+    under the model, before any parameter here is applied. ``repetition_penalty`` looks at prompt and output,
+    ``presence_penalty`` and ``frequency_penalty`` at the output. ``n`` texts are generated, each with a seed
+    derived from ``seed``.
+
+    ``speculative`` False, or ``num_speculative_tokens`` 0, turns speculation off for this request; a positive
+    ``num_speculative_tokens`` lowers K for it. ``verification`` names the rule (see docs/exactness.md).
+
+    Raises ConfigError for a value of the wrong type or out of range.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int | None = None
+    max_tokens: int | None = None
+    min_tokens: int = 0
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    logprobs: int | None = None
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: dict[int, float] = field(default_factory=dict)
+    n: int = 1
+    speculative: bool = True
+    num_speculative_tokens: int | None = None
+    verification: VerificationRule = "coupled"
+
+    def __post_init__(self) -> None:
+        _number("temperature", self.temperature, 0.0, MAX_TEMPERATURE)
+        if 0.0 < self.temperature < MIN_TEMPERATURE:
+            raise ConfigError(
+                f"temperature is {self.temperature!r}; it must be 0 (greedy) or at least {MIN_TEMPERATURE}"
+            )
+        _number("top_p", self.top_p, 0.0, 1.0)
+        if self.top_p == 0.0:
+            raise ConfigError("top_p is 0; it must be above 0 and at most 1 (use temperature 0 for greedy)")
+        _integer("top_k", self.top_k, -1)
+        if self.top_k == -1:
+            _set(self, "top_k", 0)
+        _number("min_p", self.min_p, 0.0, 1.0)
+        if self.seed is not None:
+            _integer("seed", self.seed, -(2**63), 2**64 - 1)
+        if self.max_tokens is not None:
+            _integer("max_tokens", self.max_tokens, 1)
+        _integer("min_tokens", self.min_tokens, 0)
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            raise ConfigError(
+                f"min_tokens is {self.min_tokens}; it must be at most max_tokens, {self.max_tokens}"
+            )
+        _set(self, "stop", _strings("stop", self.stop))
+        _set(self, "stop_token_ids", _token_ids("stop_token_ids", self.stop_token_ids))
+        if self.logprobs is not None:
+            _integer("logprobs", self.logprobs, 0, MAX_LOGPROBS)
+        _number("presence_penalty", self.presence_penalty, -2.0, 2.0)
+        _number("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
+        _number("repetition_penalty", self.repetition_penalty, 0.01, 100.0)
+        _set(self, "logit_bias", _bias(self.logit_bias))
+        _integer("n", self.n, 1)
+        for name in ("ignore_eos", "speculative"):
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigError(f"{name} is {getattr(self, name)!r}; it must be true or false")
+        if self.num_speculative_tokens is not None:
+            _integer("num_speculative_tokens", self.num_speculative_tokens, 0)
+        if self.verification not in get_args(VerificationRule):
+            raise ConfigError(
+                f"unknown verification {self.verification!r}"
+                + nearest(str(self.verification), get_args(VerificationRule))
+            )
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, Any]) -> SamplingParams:
+        """Build from parsed JSON; for an unknown key, ConfigError names the nearest known one."""
+        names = [item.name for item in fields(cls)]
+        for key in mapping:
+            if key not in names:
+                raise ConfigError(f"unknown sampling parameter {key!r}" + nearest(str(key), names))
+        return cls(**mapping)
+
+    def check_vocabulary(self, vocab_size: int) -> None:
+        """Raise ConfigError when a token id named here is not below ``vocab_size``."""
+        for name, ids in (("stop_token_ids", self.stop_token_ids), ("logit_bias", self.logit_bias)):
+            for token in ids:
+                if token >= vocab_size:
+                    raise ConfigError(f"{name} names token {token}; the largest token id is {vocab_size - 1}")
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the token is the most likely one, without noise."""
+        return self.temperature == 0.0
+
+    @property
+    def has_penalties(self) -> bool:
+        """Whether the distribution depends on which tokens came before."""
+        return self.repetition_penalty != 1.0 or self.presence_penalty != 0.0 or self.frequency_penalty != 0.0
+
+
+def _set(params: SamplingParams, name: str, value: object) -> None:
+    object.__setattr__(params, name, value)  # the class is frozen; only __post_init__ normalises
+
+
+def _number(name: str, value: object, low: float, high: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise ConfigError(f"{name} is {value!r}; it must be a number from {low:g} to {high:g}")
+    if not low <= value <= high:
+        bound = low if value < low else high
+        raise ConfigError(
+            f"{name} is {value!r}; it must be from {low:g} to {high:g}; the nearest is {bound:g}"
+        )
+
+
+def _integer(name: str, value: object, low: int, high: int | None = None) -> None:
+    limits = f"at least {low}" if high is None else f"from {low} to {high}"
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ConfigError(f"{name} is {value!r}; it must be a whole number, {limits}")
+    if value < low or (high is not None and value > high):
+        raise ConfigError(
+            f"{name} is {value}; it must be {limits}; the nearest is {low if value < low else high}"
+        )
+
+
+def _strings(name: str, value: object) -> tuple[str, ...]:
+    items: tuple[object, ...]
+    if value is None:
+        items = ()
+    elif isinstance(value, str):
+        items = (value,)
+    elif isinstance(value, Iterable):
+        items = tuple(value)
+    else:
+        raise ConfigError(f"{name} is {value!r}; it must be a string or a list of strings")
+    for item in items:
+        if not isinstance(item, str) or not item:
+            raise ConfigError(f"{name} has {item!r}; every entry must be a string that is not empty")
+    return tuple(str(item) for item in items)
+
+
+def _token_ids(name: str, value: object) -> tuple[int, ...]:
+    if value is None:
+        return ()
+    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+        raise ConfigError(f"{name} is {value!r}; it must be a list of token ids")
+    ids = tuple(value)
+    for token in ids:
+        _integer(f"an entry of {name}", token, 0)
+    return ids
+
+
+def _bias(value: object) -> dict[int, float]:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"logit_bias is {value!r}; it must map token ids to numbers from -100 to 100")
+    bias: dict[int, float] = {}
+    for key, amount in value.items():
+        # JSON has no integer keys, so the OpenAI API writes token ids as strings.
+        token = int(key) if isinstance(key, str) and key.isdecimal() else key
+        _integer("a key of logit_bias", token, 0)
+        _number(f"logit_bias[{token}]", amount, -100.0, 100.0)
+        bias[token] = float(amount)
+    return bias

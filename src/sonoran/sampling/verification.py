@@ -1,0 +1,151 @@
+"""Verification of a speculation by the target: the same function decodes with and without speculation.
+
+``coupled``: the target's own token at a position is the argmax of log p plus Gumbel noise that depends on
+(seed, position, token) only, and a proposed token is accepted when it is that token (Daliri, Musco, Suresh,
+"Coupling without communication and drafter-invariant speculative decoding", arXiv 2408.07978). ``rejection``:
+accept with probability min(1, p/q), else draw from max(p - q, 0) (Leviathan et al., arXiv 2211.17192; Chen et
+al., arXiv 2302.01318).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sonoran.errors import ConfigError
+from sonoran.sampling import noise, rowops
+from sonoran.sampling.distribution import TokenIds, adjust, cut_of
+from sonoran.sampling.drafts import draft_sample, rank_candidates
+from sonoran.sampling.params import SamplingParams, VerificationRule
+from sonoran.sampling.proposals import EMPTY, Law, Speculation
+from sonoran.types import FloatArray, TokenLogprob
+
+__all__ = ["EMPTY", "Speculation", "Verified", "draft_sample", "rank_candidates", "token_logprob", "verify"]
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """``tokens`` are the ``accepted`` proposed tokens, then the bonus; ``logprobs`` has one for each."""
+
+    accepted: int
+    tokens: list[int]
+    logprobs: list[TokenLogprob] | None = None
+
+    @property
+    def bonus(self) -> int:
+        """The token that the target itself contributed."""
+        return self.tokens[-1]
+
+
+def verify(
+    rule: VerificationRule,
+    target_rows: FloatArray,
+    prefix_ids: TokenIds,
+    prompt_length: int,
+    speculation: Speculation,
+    params: SamplingParams,
+    seed: int,
+    eos_ids: Sequence[int],
+) -> Verified:
+    """Verify K proposed tokens after ``prefix_ids``; with an empty speculation, sample one token.
+
+    ``target_rows`` is float32[K + 1, V]: row i holds the logits of position ``len(prefix_ids) + i``, after
+    the first i proposed tokens. The first ``prompt_length`` ids of the prefix are the prompt. ``eos_ids`` are
+    the model's end-of-sequence tokens. Raises ConfigError when shapes do not fit or the rejection rule lacks
+    a usable law, NumericsError when a row is not finite.
+    """
+    if target_rows.ndim != 2 or target_rows.shape[0] != len(speculation) + 1:
+        raise ConfigError(
+            f"{len(speculation)} proposed tokens need {len(speculation) + 1} rows of logits; "
+            f"got shape {target_rows.shape}"
+        )
+    tokens: list[int] = []
+    for i, row in enumerate(target_rows):
+        adjusted = _adjust_row(row, prefix_ids, tokens, prompt_length, params, eos_ids)
+        position = len(prefix_ids) + i
+        proposed = speculation.tokens[i] if i < len(speculation) else None
+        if rule == "coupled" or params.greedy:
+            token = _own_token(adjusted, params, seed, position)
+        elif proposed is None:
+            bits = noise.uniform_bits(seed, position, noise.Stream.SAMPLE)
+            token = rowops.inverse_sample(adjusted, cut_of(params), bits)
+        else:
+            token = _accept_or_resample(adjusted, params, seed, position, proposed, _law(speculation, i))
+        tokens.append(token)
+        if token != proposed:
+            break
+    logprobs = None
+    if params.logprobs is not None:
+        count = params.logprobs
+        logprobs = [token_logprob(target_rows[i], token, count) for i, token in enumerate(tokens)]
+    return Verified(len(tokens) - 1, tokens, logprobs)
+
+
+def token_logprob(row: FloatArray, token: int, count: int) -> TokenLogprob:
+    """Return the log-probability of a token under softmax(row), and of the ``count`` most likely tokens."""
+    row = rowops.as_row(row)
+    normaliser = rowops.logsumexp(row)
+    top = rowops.top(row, count) if count else ()
+    return TokenLogprob(
+        token_id=token,
+        logprob=float(row[token]) - normaliser,
+        top=tuple((int(other), float(row[other]) - normaliser) for other in top),
+    )
+
+
+def _adjust_row(
+    row: FloatArray,
+    prefix_ids: TokenIds,
+    tokens: list[int],
+    prompt_length: int,
+    params: SamplingParams,
+    eos_ids: Sequence[int],
+) -> FloatArray:
+    position = len(prefix_ids) + len(tokens)
+    if params.has_penalties and tokens:
+        prefix_ids = np.concatenate([np.asarray(prefix_ids, np.int32), np.asarray(tokens, np.int32)])
+    return adjust(row, prefix_ids, prompt_length, params, eos_ids, position)
+
+
+def _own_token(row: FloatArray, params: SamplingParams, seed: int, position: int) -> int:
+    if params.greedy:
+        return rowops.argmax(row)
+    return int(rowops.coupled_top(row, cut_of(params), seed, position, 1)[0])
+
+
+def _law(speculation: Speculation, index: int) -> Law:
+    token = speculation.tokens[index]
+    if not speculation.laws:
+        raise ConfigError(
+            "the rejection rule needs the law that each proposed token was drawn from; got none"
+        )
+    law = speculation.laws[index]
+    if not law.probability(token) > 0.0:
+        raise ConfigError(
+            f"proposed token {token} has probability 0 under its law, so it was not drawn from it"
+        )
+    return law
+
+
+def _accept_or_resample(
+    row: FloatArray, params: SamplingParams, seed: int, position: int, proposed: int, law: Law
+) -> int:
+    """Return the proposed token with probability min(1, p/q), else a draw of the residual."""
+    cut = cut_of(params)
+    weight, total = rowops.mass(row, cut, proposed)
+    if noise.uniform(seed, position, noise.Stream.ACCEPT) * law.probability(proposed) < weight / total:
+        return proposed
+    kept = rowops.select(row, cut)
+    residual = np.maximum(kept.weights / total - law.on(kept.ids, proposed), 0.0)
+    sums = np.cumsum(residual)
+    if not sums[-1] > 0.0:
+        # Only rounding can empty the residual after a rejection: p equals q then, and p is the right law.
+        return rowops.inverse_sample(row, cut, noise.uniform_bits(seed, position, noise.Stream.SAMPLE))
+    wanted = noise.uniform(seed, position, noise.Stream.SAMPLE) * sums[-1]
+    # The first token whose sum exceeds it has a positive residual; the product can round up to the last sum.
+    index = min(
+        int(np.searchsorted(sums, wanted, side="right")), int(np.searchsorted(sums, sums[-1], side="left"))
+    )
+    return int(kept.ids[index])
