@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -65,9 +66,9 @@ def pull(
 ) -> Path:
     """Return the model's file, fetching it if the cache has it not.
 
-    Sources are tried in order (``only`` names a single one). The file is taken only when its SHA-256 is right, and
-    appears in the cache in one step. Two processes that pull the same model share the work: one fetches, the other
-    waits, and goes on from the parts if the first one dies.
+    Sources are tried in order (``only`` names a single one). The file is taken only if its SHA-256 is right,
+    and appears in the cache in one step. Two processes that pull the same model share the work: one fetches,
+    the other waits, and goes on from the parts if the first one dies.
     Raises DownloadError: every source failed (with the reason of each), or too little disk space.
     """
     folder = cache_dir() if cache is None else cache
@@ -113,8 +114,8 @@ def _fetch(entry: ModelEntry, folder: Path, sources: Mapping[str, Fetch], tell: 
     for name, fetch in sources.items():
         tell("trying", 0, name)
         try:
-            got = fetch(entry, work, lambda done, name=name: tell("fetching", done, name))
-            _check(entry, got, lambda done, name=name: tell("checking", done, name))
+            got = fetch(entry, work, partial(tell, "fetching", source=name))
+            _check(entry, got, partial(tell, "checking", source=name))
         except DownloadError as error:
             reasons.append(f"{name}: {error}")
             tell("failed", 0, name, str(error))

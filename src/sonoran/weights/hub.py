@@ -24,10 +24,10 @@ def fetch_from_hub(
     endpoint: str | None = None,
     reach_seconds: float = REACH_SECONDS,
 ) -> Path:
-    """Download ``entry`` below ``work`` and return the file; an interrupted download goes on where it stopped.
+    """Download ``entry`` below ``work`` and return the file; an interrupted download goes on later.
 
-    ``report`` receives the bytes done. Raises DownloadError when the hub is switched off (HF_HUB_OFFLINE), does not
-    answer within ``reach_seconds``, has another file under that name, or the transfer fails.
+    ``report`` receives the bytes done. Raises DownloadError when the hub is switched off (HF_HUB_OFFLINE),
+    does not answer within ``reach_seconds``, has another file under that name, or the transfer fails.
     """
     import huggingface_hub
     from huggingface_hub import constants
@@ -82,7 +82,7 @@ def _within(seconds: float, function: Callable[[], T]) -> T:
 
 def _progress_class(report: Callable[[int], None]) -> type[Any]:
     """A silent progress bar class that passes the bytes done on to ``report``."""
-    from tqdm.auto import tqdm
+    from huggingface_hub.utils import tqdm
 
     class Reporting(tqdm):  # type: ignore[misc, type-arg, unused-ignore]
         def __init__(self, *args: Any, **kwargs: Any) -> None:

