@@ -21,7 +21,7 @@ from sonoran.types import IntArray, Outcome
 
 @dataclass(frozen=True, slots=True)
 class TrunkPart:
-    """One sequence's rows of a trunk pass: ``tokens`` from position ``start`` on, logits for the last ones."""
+    """One sequence's rows of a trunk pass: ``tokens`` from ``start`` on, logits for the last ones."""
 
     tokens: Sequence[int]  # what the draft has not read yet up to the bonus token, then the speculation
     start: int
