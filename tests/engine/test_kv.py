@@ -140,7 +140,9 @@ def test_equal_tokens_under_another_parent_are_another_block() -> None:
     first = fill(kv, [1, 1, 1, 5, 5, 5])
     second = fill(kv, [2, 2, 2, 5, 5, 5])
     assert not set(first.blocks) & set(second.blocks)
-    assert block_key(block_key(ROOT, [1, 1, 1]), [5, 5, 5]) != block_key(block_key(ROOT, [2, 2, 2]), [5, 5, 5])
+    assert block_key(block_key(ROOT, [1, 1, 1]), [5, 5, 5]) != block_key(
+        block_key(ROOT, [2, 2, 2]), [5, 5, 5]
+    )
 
 
 def test_the_block_unused_for_longest_is_evicted_first() -> None:

@@ -22,9 +22,9 @@ def block_key(parent: bytes, tokens: Sequence[int]) -> bytes:
 class BlockPool:
     """Who uses which block. Knows nothing of sequences, tokens or what the blocks hold.
 
-    A block is *free* (in the free list), *held* (reference count of one or more) or *evictable*: unreferenced,
-    but registered under the key of its contents, so that a later prompt may take it up again. Allocation
-    prefers free blocks and then evicts the block that has been unused for longest.
+    A block is *free* (in the free list), *held* (reference count of one or more) or *evictable*:
+    unreferenced, but registered under the key of its contents, so that a later prompt may take it up again.
+    Allocation prefers free blocks and then evicts the block that has been unused for longest.
     """
 
     def __init__(self, num_blocks: int, *, caching: bool = True) -> None:
@@ -104,7 +104,10 @@ class BlockPool:
                 expected[block] = expected.get(block, 0) + 1
         self._check_counts(expected)
         states = set(self._free) | set(self._evictable) | set(expected)
-        if len(self._free) + len(self._evictable) + len(expected) != self.num_blocks or len(states) != self.num_blocks:
+        if (
+            len(self._free) + len(self._evictable) + len(expected) != self.num_blocks
+            or len(states) != self.num_blocks
+        ):
             raise RuntimeError(
                 f"KV blocks do not add up: {len(self._free)} free, {len(self._evictable)} evictable, "
                 f"{len(expected)} held, of {self.num_blocks}"

@@ -1,0 +1,180 @@
+"""Configuration of the engine and of speculation, checked when it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal, TypeVar, cast, get_args
+
+from sonoran.errors import ConfigError, nearest
+
+Method = Literal["draft_model", "ngram"]
+Verification = Literal["coupled", "rejection"]
+Quantize = Literal["int8", "int4"]
+
+METHOD_KEYS: dict[str, frozenset[str]] = {
+    "draft_model": frozenset({"model", "draft_vocab", "threads", "cores", "quantize"}),
+    "ngram": frozenset({"prompt_lookup_min", "prompt_lookup_max"}),
+}
+"""Keys of a speculative configuration that only make sense for one method."""
+
+COMMON_KEYS = frozenset({"method", "num_speculative_tokens", "verification"})
+MAX_SPECULATIVE_TOKENS = 64
+
+C = TypeVar("C")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """How much the engine may hold and do at once. Lengths are in tokens."""
+
+    max_model_len: int | None = None  # prompt and output together; default: the model's context or what fits
+    max_num_seqs: int = 16  # sequences decoded at once
+    max_num_batched_tokens: int = 256  # rows of one forward pass
+    kv_cache_bytes: int | None = None
+    num_kv_blocks: int | None = None
+    block_size: int = 16
+    threads: int | None = None
+    cores: tuple[int, ...] | None = None
+    quantize: Quantize | None = None
+    seed: int | None = None
+    enable_prefix_caching: bool = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "cores", parse_cores(self.cores))
+        for name in ("max_model_len", "kv_cache_bytes", "num_kv_blocks", "threads"):
+            if getattr(self, name) is not None:
+                _whole(name, getattr(self, name), 1)
+        for name in ("max_num_seqs", "max_num_batched_tokens", "block_size"):
+            _whole(name, getattr(self, name), 1)
+        if self.max_model_len == 1:
+            raise ConfigError("max_model_len must be at least 2 (one prompt token and one new token), got 1")
+        if self.kv_cache_bytes is not None and self.num_kv_blocks is not None:
+            raise ConfigError("give kv_cache_bytes or num_kv_blocks, not both")
+        if self.max_num_batched_tokens <= self.max_num_seqs:
+            raise ConfigError(
+                f"max_num_batched_tokens ({self.max_num_batched_tokens}) must exceed max_num_seqs "
+                f"({self.max_num_seqs}): each sequence needs a row, and a prompt at least one more"
+            )
+        if self.seed is not None:
+            _whole("seed", self.seed, 0)
+        _choice("quantize", self.quantize, (*get_args(Quantize), None))
+
+
+@dataclass(frozen=True, slots=True)
+class SpeculativeConfig:
+    """What drafts, how much, and which rule verifies."""
+
+    method: Method
+    model: str | None = None  # path or name of the draft; "auto" is the default draft of the target
+    num_speculative_tokens: int = 4
+    draft_vocab: int | None = None  # the draft proposes only ids below this, and special tokens
+    threads: int | None = None
+    cores: tuple[int, ...] | None = None
+    quantize: Quantize | None = None
+    prompt_lookup_min: int = 2
+    prompt_lookup_max: int = 5
+    verification: Verification = "coupled"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "cores", parse_cores(self.cores))
+        _choice("method", self.method, get_args(Method))
+        _choice("verification", self.verification, get_args(Verification))
+        _choice("quantize", self.quantize, (*get_args(Quantize), None))
+        _whole("num_speculative_tokens", self.num_speculative_tokens, 0, MAX_SPECULATIVE_TOKENS)
+        for name in ("draft_vocab", "threads"):
+            if getattr(self, name) is not None:
+                _whole(name, getattr(self, name), 1)
+        _whole("prompt_lookup_min", self.prompt_lookup_min, 1)
+        _whole("prompt_lookup_max", self.prompt_lookup_max, 1)
+        if self.prompt_lookup_min > self.prompt_lookup_max:
+            raise ConfigError(
+                f"prompt_lookup_min ({self.prompt_lookup_min}) exceeds prompt_lookup_max "
+                f"({self.prompt_lookup_max})"
+            )
+        if self.method == "draft_model" and not self.model:
+            raise ConfigError("method 'draft_model' needs a model: a path, a name, or 'auto'")
+
+    @classmethod
+    def from_mapping(cls, given: Mapping[str, Any] | SpeculativeConfig) -> SpeculativeConfig:
+        """Check a dictionary with vLLM's key names. The method follows from the model when it is omitted.
+
+        Raises ConfigError for an unknown key (naming the nearest), for a key of another method, and for
+        values out of range.
+        """
+        if isinstance(given, SpeculativeConfig):
+            return given
+        reject_unknown("speculative_config", given, (field.name for field in fields(cls)))
+        values = dict(given)
+        if values.get("method") is None:
+            values["method"] = _infer_method(values.get("model"))
+        _choice("method", values["method"], get_args(Method))
+        method = cast(Method, values["method"])
+        if method == "ngram" and values.get("model") == "ngram":
+            del values["model"]
+        for key in sorted(set(values) - COMMON_KEYS - METHOD_KEYS[method]):
+            owners = [name for name, keys in METHOD_KEYS.items() if key in keys]
+            raise ConfigError(
+                f"speculative_config key {key!r} belongs to method {', '.join(map(repr, owners))}, "
+                f"not to {method!r}"
+            )
+        return cls(**values)
+
+
+def from_keywords(config: type[C], what: str, given: Mapping[str, Any]) -> C:
+    """Build a configuration from keywords; ConfigError names the nearest key for a wrong one."""
+    reject_unknown(what, given, (field.name for field in fields(config)))  # type: ignore[arg-type]
+    return config(**given)
+
+
+def reject_unknown(what: str, given: Mapping[str, Any], known: Iterable[str]) -> None:
+    """Raise ConfigError for the first key of `given` that is not known."""
+    names = list(known)
+    for key in given:
+        if key not in names:
+            raise ConfigError(f"unknown {what} key {key!r}{nearest(str(key), names)}")
+
+
+def parse_cores(value: str | Iterable[int] | None) -> tuple[int, ...] | None:
+    """Return core numbers from ``"0,2-5"`` or from numbers; None stays None.
+
+    Raises ConfigError for anything else, for negative numbers and for repetitions.
+    """
+    if value is None:
+        return None
+    try:
+        cores = tuple(_spans(value)) if isinstance(value, str) else tuple(int(core) for core in value)
+    except (TypeError, ValueError):
+        raise ConfigError(f"cores must look like '0,2-5', got {value!r}") from None
+    if not cores or min(cores) < 0 or len(set(cores)) != len(cores):
+        raise ConfigError(f"cores must be different numbers from 0 on, got {value!r}")
+    return cores
+
+
+def _spans(text: str) -> Iterable[int]:
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        yield from range(int(first), int(last) + 1) if dash else (int(first),)
+
+
+def _infer_method(model: object) -> str:
+    if model is None:
+        raise ConfigError("speculative_config needs a method or a model; methods: " + ", ".join(METHOD_KEYS))
+    return "ngram" if model == "ngram" else "draft_model"
+
+
+def _whole(name: str, value: object, low: int, high: int | None = None) -> None:
+    if (
+        not isinstance(value, int)
+        or isinstance(value, bool)
+        or value < low
+        or (high is not None and value > high)
+    ):
+        span = f"at least {low}" if high is None else f"from {low} to {high}"
+        raise ConfigError(f"{name} must be a whole number {span}, got {value!r}")
+
+
+def _choice(name: str, value: object, valid: Iterable[object]) -> None:
+    choices = list(valid)
+    if value not in choices:
+        raise ConfigError(f"{name} {value!r} is unknown{nearest(str(value), [str(c) for c in choices if c])}")

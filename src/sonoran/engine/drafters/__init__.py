@@ -1,0 +1,1 @@
+"""What proposes speculations to the engine: one protocol, one file per drafter."""

@@ -1,0 +1,72 @@
+"""The protocol between the engine and whatever drafts for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from sonoran.sampling.params import SamplingParams
+from sonoran.sampling.proposals import Speculation
+from sonoran.types import Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class DraftRequest:
+    """One sequence's part of a round, as a drafter sees it.
+
+    `tokens` are committed and belong to the engine: they only ever grow, and a drafter must not change them.
+    `outcome` is the result of verifying the speculation that this drafter proposed last for the sequence; it
+    is None when nothing was verified since (the first round, a round with K = 0, after preemption).
+    """
+
+    sequence_id: int
+    tokens: list[int]
+    prompt_length: int
+    wanted: int  # K: more tokens are refused, fewer are welcome
+    params: SamplingParams
+    seed: int
+    outcome: Outcome | None = None
+
+
+class Drafter(Protocol):
+    """Proposes speculations for many sequences at once.
+
+    The engine calls, from one thread: `admit` when a sequence that may speculate starts (its prompt is known,
+    so that a drafter may read it beside the target), `propose` once per round with the sequences that
+    speculate in it, `release` when a sequence ended or was cancelled. A sequence may skip any number of
+    rounds; what a drafter knows of it is then a prefix of `tokens`.
+    """
+
+    @property
+    def max_context(self) -> int | None:
+        """Tokens that the draft can see, or None when there is no limit; K is cut to it."""
+        ...
+
+    def admit(self, request: DraftRequest) -> None:
+        """Hear of a sequence before its first `propose`; nothing has to happen."""
+        ...
+
+    def propose(self, requests: Sequence[DraftRequest]) -> list[Speculation]:
+        """Return a speculation of at most `wanted` tokens for each request, in order; it may be empty."""
+        ...
+
+    def release(self, sequence_id: int) -> None:
+        """Forget a sequence; harmless when it was never seen."""
+        ...
+
+    def reset(self) -> None:
+        """Forget every sequence."""
+        ...
+
+    def check_invariants(self) -> None:
+        """Raise RuntimeError when memory of released sequences is still held."""
+        ...
+
+    def stats(self) -> dict[str, Any]:
+        """Return counters of the drafter's own, for reports."""
+        ...
+
+    def close(self) -> None:
+        """Free everything; calling twice is harmless."""
+        ...

@@ -1,0 +1,84 @@
+"""What a request returns: texts, and metrics with vLLM's names and definitions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sonoran.engine.sequence import Request, Sequence
+from sonoran.engine.stats import SpeculationStats, Times
+from sonoran.types import CompletionOutput, RequestOutput
+
+
+def request_output(request: Request, num_spec_tokens: int) -> RequestOutput:
+    """Return a snapshot of a request; with metrics once it has ended. `num_spec_tokens` is the engine's K."""
+    finished = request.finished
+    return RequestOutput(
+        request_id=request.request_id,
+        prompt=request.prompt,
+        prompt_token_ids=request.prompt_token_ids,
+        outputs=[_completion(sequence) for sequence in request.sequences],
+        finished=finished,
+        metrics=request_metrics(request, num_spec_tokens) if finished else {},
+    )
+
+
+def request_metrics(request: Request, num_spec_tokens: int) -> dict[str, Any]:
+    """Return the metrics of a request that has ended; times are in seconds.
+
+    ``ttft_s`` is from arrival to the first token of any sample; ``tpot_s`` is (end - first token) / (tokens -
+    1), averaged over the samples weighted by their tokens; ``tokens_per_s`` is output tokens / (end -
+    arrival). ``time_s`` sums the rounds that the request took part in, which it may have shared.
+    ``speculative_decoding`` (vLLM's shape) is there when a speculation was verified.
+    """
+    sequences = request.sequences
+    generated = sum(len(s.tokens) - s.prompt_length for s in sequences)
+    started = [s.stats.started for s in sequences if s.stats.started is not None]
+    first = [s.stats.first_token for s in sequences if s.stats.first_token is not None]
+    end = max((s.stats.finished for s in sequences if s.stats.finished is not None), default=request.arrival)
+    times, speculation = Times(), SpeculationStats()
+    for sequence in sequences:
+        times.add(sequence.stats.times)
+        speculation.add(sequence.stats.speculation)
+    metrics: dict[str, Any] = {
+        "num_prompt_tokens": len(request.prompt_token_ids),
+        "num_cached_tokens": sequences[0].num_cached,
+        "num_generated_tokens": generated,
+        "num_rounds": sum(s.stats.num_rounds for s in sequences),
+        "num_preemptions": sum(s.num_preemptions for s in sequences),
+        "seed": request.seed,
+        "queue_s": min(started) - request.arrival if started else None,
+        "ttft_s": min(first) - request.arrival if first else None,
+        "tpot_s": _time_per_output_token(sequences),
+        "e2e_s": end - request.arrival,
+        "tokens_per_s": generated / (end - request.arrival) if generated and end > request.arrival else 0.0,
+        "time_s": times.as_dict(),
+    }
+    if speculation.num_spec_steps:
+        metrics["speculative_decoding"] = {
+            **speculation.as_dict(num_spec_tokens),
+            "per_step_drafted": [n for s in sequences for n in s.stats.per_step_drafted],
+            "per_step_accepted": [n for s in sequences for n in s.stats.per_step_accepted],
+        }
+    return metrics
+
+
+def _completion(sequence: Sequence) -> CompletionOutput:
+    return CompletionOutput(
+        index=sequence.index,
+        text=sequence.text,
+        token_ids=sequence.output_ids,
+        finish_reason=sequence.finish_reason,
+        stop_reason=sequence.stop.stop_reason,
+        logprobs=list(sequence.logprobs) if sequence.params.logprobs is not None else None,
+    )
+
+
+def _time_per_output_token(sequences: list[Sequence]) -> float | None:
+    seconds, steps = 0.0, 0
+    for sequence in sequences:
+        stats = sequence.stats
+        count = len(sequence.tokens) - sequence.prompt_length
+        if count > 1 and stats.first_token is not None and stats.finished is not None:
+            seconds += stats.finished - stats.first_token
+            steps += count - 1
+    return seconds / steps if steps else None
