@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -59,17 +58,6 @@ def tree_bytes(folder: Path) -> int:
             except OSError:
                 continue
     return total
-
-
-def remove_model(entry: ModelEntry, cache: Path) -> int:
-    """Delete the model's file and the parts of an unfinished pull; return the bytes freed."""
-    freed = tree_bytes(work_dir(entry, cache))
-    shutil.rmtree(work_dir(entry, cache), ignore_errors=True)
-    path = model_path(entry, cache)
-    if path.is_file():
-        freed += path.stat().st_size
-        path.unlink()
-    return freed
 
 
 def file_sha256(path: Path, progress: Callable[[int], None] | None = None) -> str:

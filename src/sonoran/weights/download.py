@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 
 from filelock import FileLock, Timeout
 
-from sonoran.errors import DownloadError, nearest
+from sonoran.errors import ConfigError, DownloadError, nearest
 from sonoran.weights.cache import (
     cache_dir,
     file_sha256,
@@ -70,12 +70,13 @@ def pull(
     and appears in the cache in one step. Two processes that pull the same model share the work: one fetches,
     the other waits, and goes on from the parts if the first one dies.
     Raises DownloadError: every source failed (with the reason of each), or too little disk space.
+    Raises ConfigError: ``only`` names no source.
     """
     folder = cache_dir() if cache is None else cache
     known = dict(SOURCES if sources is None else sources)
     if only is not None:
         if only not in known:
-            raise DownloadError(f"unknown source {only!r}{nearest(only, known)}")
+            raise ConfigError(f"unknown source {only!r}{nearest(only, known)}")
         known = {only: known[only]}
 
     def tell(stage: Stage, done: int, source: str = "", detail: str = "") -> None:
@@ -153,6 +154,30 @@ def _check(entry: ModelEntry, file: Path, report: Callable[[int], None]) -> None
     if digest != entry.sha256:
         file.unlink()
         raise DownloadError(f"what was fetched has SHA-256 {digest}, expected {entry.sha256}; it was deleted")
+
+
+def remove(entry: ModelEntry, *, cache: Path | None = None) -> int:
+    """Delete a model's file and what an unfinished pull left; return the bytes freed.
+
+    Raises DownloadError while another process pulls the model, or when the files cannot be deleted.
+    """
+    folder = cache_dir() if cache is None else cache
+    work, path = work_dir(entry, folder), model_path(entry, folder)
+
+    def refuse() -> None:
+        raise DownloadError(f"{entry.name} is being pulled by another process; wait for it or stop it first")
+
+    if not work.exists() and not path.exists():
+        return 0
+    with _locked(entry, folder, refuse):
+        try:
+            freed = tree_bytes(work) + (path.stat().st_size if path.is_file() else 0)
+            if work.exists():
+                shutil.rmtree(work)
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise DownloadError(f"{entry.name} could not be removed ({error})") from error
+    return freed
 
 
 @contextmanager

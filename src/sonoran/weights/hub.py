@@ -82,7 +82,7 @@ def _within(seconds: float, function: Callable[[], T]) -> T:
 
 def _progress_class(report: Callable[[int], None]) -> type[Any]:
     """A silent progress bar class that passes the bytes done on to ``report``."""
-    from huggingface_hub.utils import tqdm
+    from tqdm.auto import tqdm  # type: ignore[import-untyped, unused-ignore]
 
     class Reporting(tqdm):  # type: ignore[misc, type-arg, unused-ignore]
         def __init__(self, *args: Any, **kwargs: Any) -> None:
