@@ -12,8 +12,8 @@ import pytest
 
 from sonoran.backends.base import Rows
 from sonoran.backends.reference import ReferenceBackend
-from sonoran.errors import ConfigError, ModelError, NumericsError
-from sonoran.weights import open_model
+from sonoran.errors import ConfigError, NumericsError
+from sonoran.weights.source import open_model
 from tests.tiny_models import LLAMA3_SCALING, make_gguf, make_hf_dir
 
 torch = pytest.importorskip("torch")
@@ -263,16 +263,17 @@ def test_malformed_rows_are_refused_by_name_and_value(saved: Any, case: str) -> 
         backend(saved["llama"][0]).forward(dataclasses.replace(trunk(text(3)), **changes))
 
 
-def test_wrong_tensors_and_options_are_refused(saved: Any) -> None:
-    file = open_model(saved["llama"][0])
-    tied = dataclasses.replace(file.config, qk_norm=True)
-    with pytest.raises(ModelError, match=r"tensor 'layers.0.q_norm' is missing"):
-        ReferenceBackend(dataclasses.replace(file, config=tied), 2, 4)
-    wider = dataclasses.replace(file.config, intermediate_size=73)
-    with pytest.raises(ModelError, match=r"'layers.0.gate' has shape \(72, 48\), expected \(73, 48\)"):
-        ReferenceBackend(dataclasses.replace(file, config=wider), 2, 4)
-    with pytest.raises(ConfigError, match="num_blocks must be at least 1, got 0"):
-        ReferenceBackend(file, 0, 4)
+@pytest.mark.parametrize(
+    ("sizes", "options", "message"),
+    [
+        ((0, 4), {}, "num_blocks must be at least 1, got 0"),
+        ((2, -1), {}, "block_size must be at least 1, got -1"),
+        ((2, 4), {"activation_group": 0}, "activation_group must be at least 1, got 0"),
+    ],
+)
+def test_impossible_sizes_are_refused(saved: Any, sizes: Any, options: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        ReferenceBackend(open_model(saved["llama"][0]), *sizes, **options)
 
 
 def test_logits_that_are_not_finite_are_reported(saved: Any) -> None:

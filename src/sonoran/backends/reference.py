@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 from sonoran.backends.base import Rows
-from sonoran.backends.validation import check_rows, check_tensors, extra_slots, trunk_slots
+from sonoran.backends.validation import check_rows, extra_slots, trunk_slots
 from sonoran.errors import ConfigError, NumericsError
 from sonoran.types import FloatArray
-from sonoran.weights import ModelFile, dequantize
 from sonoran.weights.config import ModelConfig
+from sonoran.weights.source import ModelFile
+from sonoran.weights.tensors import dequantize
 
 
 class ReferenceBackend:
@@ -26,7 +27,7 @@ class ReferenceBackend:
 
     With a sliding window W, a row at position p sees trunk positions above p - W and the last W extra slots.
 
-    Raises ConfigError without PyTorch or for impossible sizes, ModelError for a missing or misshapen tensor.
+    Raises ConfigError without PyTorch or for impossible sizes.
     """
 
     def __init__(
@@ -48,11 +49,9 @@ class ReferenceBackend:
         self._config: ModelConfig = model_file.config
         self._num_blocks, self._block_size = num_blocks, block_size
         self._batched, self._fp16_cache, self._group = batched, fp16_cache, activation_group
-        weights = {name: dequantize(info) for name, info in model_file.tensors.items()}
-        check_tensors(self._config, weights)
         torch = self._torch
         self._weights: dict[str, Any] = {
-            name: torch.tensor(value, dtype=torch.float32) for name, value in weights.items()
+            name: torch.from_numpy(dequantize(info)) for name, info in model_file.tensors.items()
         }
         self._frequencies = torch.tensor(inverse_frequencies(self._config), dtype=torch.float32)
         shape = (

@@ -1,56 +1,12 @@
-"""Checks of what a backend is given: the tensors of a model, the rows of a forward pass."""
+"""Checks that a forward pass makes sense before anything is computed."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping
 
 import numpy as np
 
 from sonoran.backends.base import Rows
-from sonoran.errors import ConfigError, ModelError
-from sonoran.types import FloatArray, IntArray
-from sonoran.weights.config import ModelConfig
-
-
-def check_tensors(config: ModelConfig, weights: Mapping[str, FloatArray]) -> None:
-    """Raise ModelError unless the canonical tensors are all there with the shapes that the config implies."""
-    for name, shape in expected_shapes(config).items():
-        if name not in weights:
-            raise ModelError(f"tensor {name!r} is missing")
-        if weights[name].shape != shape:
-            raise ModelError(f"tensor {name!r} has shape {weights[name].shape}, expected {shape}")
-
-
-def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Canonical names and shapes (outputs, inputs) of a model's tensors."""
-    c = config
-    queries, keys = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
-    layer: dict[str, tuple[int, ...]] = {
-        "attn_norm": (c.hidden_size,),
-        "q": (queries, c.hidden_size),
-        "k": (keys, c.hidden_size),
-        "v": (keys, c.hidden_size),
-        "o": (c.hidden_size, queries),
-        "ffn_norm": (c.hidden_size,),
-        "gate": (c.intermediate_size, c.hidden_size),
-        "up": (c.intermediate_size, c.hidden_size),
-        "down": (c.hidden_size, c.intermediate_size),
-    }
-    if c.attention_bias:
-        layer |= {"q_bias": (queries,), "k_bias": (keys,), "v_bias": (keys,)}
-    if c.output_bias:
-        layer |= {"o_bias": (c.hidden_size,)}
-    if c.qk_norm:
-        layer |= {"q_norm": (c.head_dim,), "k_norm": (c.head_dim,)}
-    shapes: dict[str, tuple[int, ...]] = {
-        "embed": (c.vocab_size, c.hidden_size),
-        "final_norm": (c.hidden_size,),
-    }
-    if not c.tied_embeddings:
-        shapes["output"] = (c.vocab_size, c.hidden_size)
-    return shapes | {
-        f"layers.{i}.{name}": shape for i in range(c.num_layers) for name, shape in layer.items()
-    }
+from sonoran.errors import ConfigError
+from sonoran.types import IntArray
 
 
 def check_rows(rows: Rows, vocab_size: int, num_blocks: int, block_size: int) -> None:

@@ -61,9 +61,7 @@ def from_gguf(metadata: Mapping[str, Any]) -> tuple[Any, Vocabulary]:
     else:
         pipeline = byte_pipeline(str(value("pre", "default")))
         add_bos = pipeline.add_bos
-        backend = Tokenizer(
-            models.BPE(_by_token(tokens), _merges(value("merges")), ignore_merges=pipeline.ignore_merges)
-        )
+        backend = _bpe(tokens, _merges(value("merges")), ignore_merges=pipeline.ignore_merges)
         if pipeline.normalizer is not None:
             backend.normalizer = pipeline.normalizer
         backend.pre_tokenizer = pipeline.pre_tokenizer
@@ -112,6 +110,13 @@ def merges_from_scores(
     return merges
 
 
+def _bpe(tokens: Sequence[str], merges: list[tuple[str, str]], **options: Any) -> Any:
+    try:
+        return Tokenizer(models.BPE(_by_token(tokens), merges, **options))
+    except Exception as error:  # the library raises bare Exception
+        raise ModelError(f"the file's merges do not fit its tokens: {error}") from error
+
+
 def _by_token(tokens: Sequence[str]) -> dict[str, int]:
     return {token: i for i, token in enumerate(tokens)}
 
@@ -128,9 +133,7 @@ def _sentencepiece_backend(
     tokens: Sequence[str], merges: list[tuple[str, str]], prefix_space: bool, unknown: int | None
 ) -> Any:
     unk_token = tokens[unknown] if unknown is not None else None
-    backend = Tokenizer(
-        models.BPE(_by_token(tokens), merges, unk_token=unk_token, fuse_unk=True, byte_fallback=True)
-    )
+    backend = _bpe(tokens, merges, unk_token=unk_token, fuse_unk=True, byte_fallback=True)
     spaces = normalizers.Replace(" ", SPACE_MARK)
     backend.normalizer = (
         normalizers.Sequence([normalizers.Prepend(SPACE_MARK), spaces]) if prefix_space else spaces

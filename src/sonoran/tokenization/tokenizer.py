@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from sonoran.errors import ConfigError
 from sonoran.tokenization.chat import render_chat
@@ -17,13 +17,30 @@ from sonoran.tokenization.spelling import token_bytes
 from sonoran.tokenization.vocabulary import Vocabulary
 
 
+class TokenizerSource(Protocol):
+    """What an open model offers: the metadata of its GGUF file, or its directory."""
+
+    @property
+    def metadata(self) -> Mapping[str, Any]: ...
+
+    @property
+    def directory(self) -> Path | None: ...
+
+
 class Tokenizer:
-    """A model's tokenizer. Make one with ``from_gguf`` or ``from_directory``."""
+    """A model's tokenizer. Make one with ``from_model``, ``from_gguf`` or ``from_directory``."""
 
     def __init__(self, backend: Any, vocabulary: Vocabulary) -> None:
         self._backend = backend
         self._vocabulary = vocabulary
         self._bytes: list[bytes | None] = [None] * len(vocabulary.tokens)
+
+    @classmethod
+    def from_model(cls, model: TokenizerSource) -> Tokenizer:
+        """Build the tokenizer of an open model; raises ModelError when it has none that we know."""
+        if model.directory is not None:
+            return cls.from_directory(model.directory)
+        return cls.from_gguf(model.metadata)
 
     @classmethod
     def from_gguf(cls, metadata: Mapping[str, Any]) -> Tokenizer:
@@ -164,6 +181,6 @@ class Tokenizer:
         }
 
     def fingerprint(self) -> str:
-        """SHA-256 (hexadecimal) over token strings and special tokens; equal for compatible tokenizers only."""
+        """SHA-256 (hexadecimal) over token strings and special tokens; compatible ones have the same."""
         content = json.dumps([self.token_strings(), self.special_tokens()], ensure_ascii=True)
         return hashlib.sha256(content.encode()).hexdigest()
