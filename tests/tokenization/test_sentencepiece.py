@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -88,6 +90,23 @@ def test_user_defined_tokens_are_matched_whole_and_kept() -> None:
     ids = tokenizer.encode("hello[TOOL]")
     assert ids[-1] == len(tokens) - 1
     assert tokenizer.decode(ids) == "hello[TOOL]"
+
+
+def test_a_directory_with_the_same_vocabulary_is_the_same_tokenizer(tmp_path: Path) -> None:
+    TINY._backend.save(str(tmp_path / "tokenizer.json"))
+    named = {
+        "bos_token": "<s>",
+        "eos_token": {"content": "</s>"},
+        "unk_token": "<unk>",
+        "add_bos_token": True,
+    }
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(named))
+    tokenizer = Tokenizer.from_directory(tmp_path)
+    ids = tokenizer.encode(" hello € world")
+    assert ids == TINY.encode(" hello € world")
+    assert tokenizer.decode(ids) == " hello € world"
+    assert tokenizer.decode(ids[5:], continuation=True) == TINY.decode(ids[5:], continuation=True)
+    assert tokenizer.fingerprint() == TINY.fingerprint()
 
 
 def test_without_scores_or_merges_the_error_says_so() -> None:
