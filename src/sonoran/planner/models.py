@@ -1,0 +1,86 @@
+"""Built-in table of well-known open models: parameters, training tokens, vocabulary, context, sources."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from dataclasses import dataclass
+
+from sonoran.errors import PlanError, nearest
+from sonoran.planner.published import data_text
+
+_SUFFIXES = re.compile(r"(-hf|-instruct|-chat|-it|-pt|-base)+$")
+
+
+@dataclass(frozen=True, slots=True)
+class KnownModel:
+    """One dense open model. Embeddings count as parameters; ``tokens`` is None where not published."""
+
+    family: str
+    name: str
+    hub: str
+    parameters: int
+    tokens: int | None
+    vocabulary: int  # rows of the output matrix, padding included
+    context: int
+    tokenizer: str  # models with the same value can speculate for one another
+    source: str
+
+    @property
+    def key(self) -> str:
+        """``FAMILY/NAME``, the spelling of the command line."""
+        return f"{self.family}/{self.name}"
+
+
+@functools.cache
+def known_models() -> tuple[KnownModel, ...]:
+    """Every model of the table."""
+    return tuple(KnownModel(**row) for row in json.loads(data_text("models.json")))
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"[^a-z0-9.]", "", text.lower())
+
+
+def find_model(text: str) -> KnownModel:
+    """Look up ``FAMILY/NAME``, a hub identifier or ``FAMILY-NAME``; case and -Instruct endings do not matter.
+
+    Raises PlanError that names the nearest family, or the sizes of the family.
+    """
+    wanted = _SUFFIXES.sub("", text.strip().lower())
+    if not wanted:
+        raise PlanError("the name of a model is empty; examples: Qwen2.5/72B, Llama-3.1/70B")
+    plain = _plain(wanted)
+    for model in known_models():
+        hub = _SUFFIXES.sub("", model.hub.lower())
+        spellings = (model.key, hub, hub.split("/", 1)[1], f"{model.family}-{model.name}")
+        if plain in {_plain(spelling) for spelling in spellings}:
+            return model
+    head = text.split("/", 1)[0].strip() if "/" in text else re.split(r"-(?=[0-9.]+[bBmM])", text)[0]
+    families = {_plain(model.family): model.family for model in known_models()}
+    if _plain(head) in families:
+        family = families[_plain(head)]
+        sizes = ", ".join(model.key for model in known_models() if model.family == family)
+        raise PlanError(f"unknown model {text!r}; known of this family: {sizes}")
+    close = nearest(_plain(head), families)
+    for plain_name, family in families.items():
+        close = close.replace(f"'{plain_name}'", f"'{family}'")
+    if close.startswith("; valid"):
+        close = "; known families: " + ", ".join(sorted(families.values()))
+    raise PlanError(
+        f"unknown family {head!r} in {text!r}{close} (or give --target-params and --target-tokens)"
+    )
+
+
+def drafts_for(target: KnownModel) -> tuple[KnownModel, ...]:
+    """Smaller models with the target's tokenizer, smallest first; code models only for code models."""
+    code = "Coder" in target.family
+    found = [
+        model
+        for model in known_models()
+        if model.tokenizer == target.tokenizer
+        and model.parameters < target.parameters
+        and ("Coder" in model.family) == code
+    ]
+    return tuple(sorted(found, key=lambda model: model.parameters))
