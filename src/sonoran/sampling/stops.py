@@ -18,7 +18,7 @@ class Detokenizer(Protocol):
         """Take a token; return the text that it completes, which may be empty."""
         ...
 
-    def finish(self) -> str:
+    def flush(self) -> str:
         """Return what is left of an incomplete character."""
         ...
 
@@ -86,7 +86,7 @@ class StopChecker:
         """End the text where it is, with reason "cancelled", and release what was held back."""
         start = len(self._shown)
         if self.finish_reason is None:
-            self._end("cancelled", None, self._held + self._detokenizer.finish())
+            self._end("cancelled", None, self._held + self._detokenizer.flush())
         return Advance(0, "".join(self._shown[start:]), self.finish_reason, self.stop_reason)
 
     def _take(self, token: int) -> None:
@@ -94,12 +94,12 @@ class StopChecker:
         may_stop = self.count >= self._params.min_tokens
         if may_stop and token in self._end_tokens:
             eos = token in self._eos_ids and not self._params.ignore_eos
-            self._end("stop", None if eos else token, self._held + self._detokenizer.finish())
+            self._end("stop", None if eos else token, self._held + self._detokenizer.flush())
             return
         text = self._held + self._detokenizer.push(token)
         at_limit = self.count >= self.limit
         if at_limit:
-            text += self._detokenizer.finish()
+            text += self._detokenizer.flush()
         # A match inside what was held back before was complete too early to count.
         match = first_stop(text, self._params.stop, len(self._held)) if may_stop else None
         if match is not None:
