@@ -8,6 +8,8 @@ cached block changes the logits. Two toys with one ``seed`` and different ``salt
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 
 from sonoran.backends.base import Rows
@@ -76,7 +78,8 @@ class ToyBackend:
         self.row_counts: list[int] = []
         self.copies = 0
         self.closed = False
-        self.before_forward = lambda: None
+        self.before_forward: Callable[[], None] = lambda: None
+        self._barred = np.zeros(vocab_size, bool)
 
     def forward(self, rows: Rows) -> FloatArray:
         self.before_forward()
@@ -99,7 +102,12 @@ class ToyBackend:
                 everything = mix(deep[seen[i]].sum(dtype=np.uint64) + self._salt)
                 logits[out] = self._scale * self._uniform(self._last_two(seen[i], int(rows.positions[i])))
                 logits[out] += self._noise * self._uniform(everything)
+        logits[:, self._barred] = -np.inf
         return logits
+
+    def restrict_output(self, token_ids: Sequence[int]) -> None:
+        self._barred[:] = True
+        self._barred[list(token_ids)] = False
 
     def copy_block(self, source: int, destination: int) -> None:
         size = self.block_size

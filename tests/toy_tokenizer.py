@@ -18,8 +18,6 @@ class ToyDetokenizer:
     def flush(self) -> str:
         return ""
 
-    finish = flush
-
 
 class ToyTokenizer:
     def __init__(self, vocab_size: int = 64) -> None:

@@ -10,7 +10,7 @@ from sonoran.errors import ConfigError, nearest
 
 Method = Literal["draft_model", "ngram"]
 Verification = Literal["coupled", "rejection"]
-Quantize = Literal["int8", "int4"]
+Quantize = Literal["bf16", "int8", "int4"]
 
 METHOD_KEYS: dict[str, frozenset[str]] = {
     "draft_model": frozenset({"model", "draft_vocab", "threads", "cores", "quantize"}),

@@ -20,9 +20,11 @@ def greedy(max_tokens: int = 24, **kwargs: Any) -> SamplingParams:
 
 def model_drafter(salt: int = 5, noise: float = 1.5, **kwargs: Any) -> ModelDrafter:
     """A draft that agrees with the default target often, but not always."""
-    options = {key: kwargs.pop(key) for key in ("vocab", "prefix_caching") if key in kwargs}
+    vocab = kwargs.pop("vocab", None)
     backend = ToyBackend(salt=salt, noise=noise, **{"num_blocks": 128, **kwargs})
-    return ModelDrafter(backend, target_vocab=VOCAB, eos_ids=ToyTokenizer().eos_ids, max_rows=64, **options)
+    if vocab is not None:
+        backend.restrict_output(vocab)
+    return ModelDrafter(backend, target_vocab=VOCAB, eos_ids=ToyTokenizer().eos_ids, max_rows=64)
 
 
 def engine(target: ToyBackend | None = None, drafter: Any = None, k: int = 4, **kwargs: Any) -> EngineCore:

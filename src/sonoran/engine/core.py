@@ -15,7 +15,7 @@ from sonoran.engine.scheduler import Scheduler, Work
 from sonoran.engine.sequence import Request, Sequence
 from sonoran.engine.stats import EngineStats
 from sonoran.errors import ConfigError, SonoranError
-from sonoran.sampling.params import SamplingParams
+from sonoran.sampling.params import SamplingParams, VerificationRule
 from sonoran.sampling.proposals import Speculation
 from sonoran.sampling.verification import Verified
 from sonoran.types import Outcome
@@ -41,18 +41,19 @@ class EngineCore:
         prefix_caching: bool = True,
         drafter: Drafter | None = None,
         num_speculative_tokens: int = 0,
+        verification: VerificationRule = "coupled",
     ) -> None:
         self.target = target
         self.drafter = drafter
         self.num_speculative_tokens = 0 if drafter is None else num_speculative_tokens
         draft_context = None if drafter is None else drafter.max_context
         self.limits = Limits.of(target, max_model_len, self.num_speculative_tokens, draft_context)
+        self._intake = Intake(self.limits, tokenizer, seed, verification)
         self.kv = KVMemory(target, prefix_caching=prefix_caching)
         self.scheduler = Scheduler(self.kv, max_num_seqs, max_num_batched_tokens)
         self.stats = EngineStats()
         self.requests: dict[str, Request] = {}
         self._eos_ids = tokenizer.eos_ids
-        self._intake = Intake(self.limits, tokenizer, seed)
         # Samples that wait until the first one of their request has read the prompt, to share its KV memory.
         self._held_back: dict[Sequence, list[Sequence]] = {}
         self._next_id = 0

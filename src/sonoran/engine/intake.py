@@ -5,14 +5,14 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from sonoran.backends.base import Backend
 from sonoran.engine.sequence import Request, Sequence
 from sonoran.errors import CapacityError, ConfigError
 from sonoran.sampling.noise import derive_seed
-from sonoran.sampling.params import SamplingParams
+from sonoran.sampling.params import SamplingParams, VerificationRule
 from sonoran.sampling.stops import Detokenizer, StopChecker
 
 
@@ -63,8 +63,12 @@ class Limits:
 class Intake:
     """Makes requests; may be used from any thread."""
 
-    def __init__(self, limits: Limits, tokenizer: TextTokens, seed: int | None) -> None:
+    def __init__(
+        self, limits: Limits, tokenizer: TextTokens, seed: int | None, verification: VerificationRule
+    ) -> None:
+        """`verification` "rejection" holds for every request, "coupled" unless a request asks otherwise."""
         self.limits = limits
+        self._verification = verification
         self._tokenizer = tokenizer
         self._random = random.SystemRandom() if seed is None else random.Random(seed)
 
@@ -77,6 +81,8 @@ class Intake:
         """
         tokens = [int(token) for token in prompt_ids]
         self._check(tokens, params)
+        if self._verification == "rejection":
+            params = replace(params, verification="rejection")
         seed = params.seed if params.seed is not None else self._random.getrandbits(63)
         sequences: list[Sequence] = []
         for index in range(params.n):

@@ -6,15 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from sonoran.backends.base import Backend
 from sonoran.engine.drafters.base import DraftRequest
 from sonoran.engine.kv import BlockTable, KVMemory
 from sonoran.engine.rows import forward_in_passes
 from sonoran.sampling.drafts import draft_sample
 from sonoran.sampling.proposals import EMPTY, Law, Speculation
-from sonoran.types import FloatArray, IntArray
+from sonoran.types import FloatArray
 
 
 @dataclass(slots=True)
@@ -52,17 +50,15 @@ class ModelDrafter:
         *,
         target_vocab: int,
         eos_ids: Sequence[int] = (),
-        vocab: IntArray | None = None,
         max_rows: int = 256,
         prefix_caching: bool = True,
     ) -> None:
-        """`target_vocab` bounds the ids that may be proposed; `vocab`, if given, names those that may."""
+        """Draft with `backend`; ids from `target_vocab` on are never proposed."""
         self.backend = backend
         self.kv = KVMemory(backend, prefix_caching=prefix_caching)
         self.max_rows = max_rows
         self._eos_ids = tuple(eos_ids)
         self._width = min(target_vocab, backend.config.vocab_size)
-        self._barred = np.setdiff1d(np.arange(self._width), vocab) if vocab is not None else None
         self._memories: dict[int, _Memory] = {}
         self._passes = 0
         self._rows = 0
@@ -161,14 +157,10 @@ class ModelDrafter:
     def _extend(self, lane: _Lane, row: FloatArray) -> None:
         request = lane.request
         position = len(request.tokens) + len(lane.tokens)
-        row = row[: self._width]
-        if self._barred is not None:
-            row = row.copy()
-            row[self._barred] = -np.inf
         prefix = request.tokens + lane.tokens if request.params.has_penalties else ()
         token, law = draft_sample(
             request.params.verification,
-            row,
+            row[: self._width],
             prefix,
             request.prompt_length,
             request.params,

@@ -1,0 +1,213 @@
+"""`LLM`: the Python interface, with vLLM's names."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import queue
+import weakref
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sonoran.config import EngineConfig, SpeculativeConfig, from_keywords
+from sonoran.engine.core import EngineCore
+from sonoran.engine.loading import Reporting, build_engine
+from sonoran.engine.prompts import Message, Params, Prompt, as_conversations, as_prompts, pair
+from sonoran.engine.runner import EngineThread
+from sonoran.engine.sequence import Request
+from sonoran.errors import SonoranError
+from sonoran.sampling.params import SamplingParams
+from sonoran.types import RequestOutput
+from sonoran.weights.registry import DEFAULT_TARGET
+
+News = RequestOutput | SonoranError
+
+
+class LLM:
+    """A model, ready to generate; usable from several threads and from asyncio at once.
+
+    ``LLM(model, speculative_config={"method": "draft_model", "model": ..., "num_speculative_tokens": 4})``.
+    `model` is a name of the registry, a GGUF file or a model directory. Keyword options are the fields of
+    ``EngineConfig``: max_model_len, max_num_seqs, max_num_batched_tokens, kv_cache_bytes or num_kv_blocks,
+    block_size, threads, cores, quantize, seed, enable_prefix_caching. Interrupting any method (Ctrl-C, a
+    cancelled task, a closed iterator) cancels its requests and leaves the engine usable.
+
+    Raises ConfigError (naming the nearest key for an unknown one), ModelError, DownloadError,
+    CompatibilityError.
+    """
+
+    def __init__(
+        self,
+        model: str | Path = DEFAULT_TARGET,
+        *,
+        speculative_config: Mapping[str, Any] | SpeculativeConfig | None = None,
+        reporting: Reporting | None = None,
+        **options: Any,
+    ) -> None:
+        config = from_keywords(EngineConfig, "engine", options)
+        speculative = (
+            SpeculativeConfig.from_mapping(speculative_config) if speculative_config is not None else None
+        )
+        core, tokenizer = build_engine(model, config, speculative, reporting)
+        self._attach(core, tokenizer)
+
+    @classmethod
+    def from_core(cls, core: EngineCore, tokenizer: Any) -> LLM:
+        """Wrap an engine made by hand, say over another backend."""
+        llm = cls.__new__(cls)
+        llm._attach(core, tokenizer)
+        return llm
+
+    def _attach(self, core: EngineCore, tokenizer: Any) -> None:
+        self.tokenizer = tokenizer
+        self._runner = EngineThread(core)
+        self._names = itertools.count()
+        self._finalizer = weakref.finalize(self, self._runner.close)
+
+    @property
+    def max_model_len(self) -> int:
+        """Tokens of prompt and output together."""
+        return self._runner.core.limits.max_model_len
+
+    @property
+    def num_speculative_tokens(self) -> int:
+        """K as configured; 0 without speculation."""
+        return self._runner.core.num_speculative_tokens
+
+    def generate(
+        self, prompts: Prompt | Sequence[Prompt], sampling_params: Params = None
+    ) -> list[RequestOutput]:
+        """Generate for all prompts at once and return the results in their order.
+
+        Nothing is started unless every request is valid. Raises ConfigError, CapacityError, NumericsError.
+        """
+        pairs = pair(as_prompts(prompts), sampling_params)
+        return self._run([self._prepare(prompt, params) for prompt, params in pairs])
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        sampling_params: Params = None,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[RequestOutput]:
+        """Generate the next message of one conversation or of several, under the model's chat template."""
+        prompts: list[Prompt] = [
+            self.tokenizer.encode_chat(conversation, tools, add_generation_prompt, chat_template_kwargs)
+            for conversation in as_conversations(messages)
+        ]
+        pairs = pair(prompts, sampling_params)
+        return self._run([self._prepare(prompt, params) for prompt, params in pairs])
+
+    def stream(
+        self, prompt: Prompt, sampling_params: SamplingParams | None = None
+    ) -> Iterator[RequestOutput]:
+        """Yield everything generated so far after each round; the last value is finished and has metrics.
+
+        The request starts when the first value is asked for; closing the iterator cancels it.
+        """
+        request = self._prepare(prompt, sampling_params)
+        news: queue.SimpleQueue[News] = queue.SimpleQueue()
+        self._runner.submit(request, news.put, streaming=True)
+        ended = False
+        try:
+            while not ended:
+                output = _unwrap(news.get())
+                ended = output.finished
+                yield output
+        except SonoranError:
+            ended = True
+            raise
+        finally:
+            if not ended:
+                self._stop([request], news, 1)
+
+    async def generate_async(
+        self, prompt: Prompt, sampling_params: SamplingParams | None = None, *, request_id: str | None = None
+    ) -> AsyncIterator[RequestOutput]:
+        """Like `stream`, for asyncio. Cancelling the task or closing the iterator cancels the request."""
+        request = self._prepare(prompt, sampling_params, request_id)
+        news: asyncio.Queue[News] = asyncio.Queue()
+        loop = asyncio.get_running_loop()
+
+        def listen(item: News) -> None:
+            loop.call_soon_threadsafe(news.put_nowait, item)
+
+        self._runner.submit(request, listen, streaming=True)
+        ended = False
+        try:
+            while not ended:
+                item = await news.get()
+                # A slow reader wants the latest state, not every one in between.
+                while not news.empty():
+                    item = news.get_nowait()
+                ended = isinstance(item, SonoranError) or item.finished
+                yield _unwrap(item)
+        finally:
+            if not ended:
+                self._runner.cancel(request.request_id)
+
+    def cancel(self, request_id: str) -> None:
+        """End a request at the next safe point, from any thread; its reader gets reason "cancelled"."""
+        self._runner.cancel(request_id)
+
+    def statistics(self) -> dict[str, Any]:
+        """Return totals since the model was loaded: tokens, rounds, times in seconds, speculation."""
+        return self._runner.call(self._runner.core.statistics)
+
+    def check_invariants(self) -> None:
+        """Raise RuntimeError when KV memory is lost or held by nobody."""
+        self._runner.call(self._runner.core.check_invariants)
+
+    def close(self) -> None:
+        """Cancel what runs and free the models; calling twice is harmless."""
+        self._finalizer()
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _run(self, requests: list[Request]) -> list[RequestOutput]:
+        news: queue.SimpleQueue[News] = queue.SimpleQueue()
+        done: dict[str, RequestOutput] = {}
+        outstanding = 0
+        try:
+            for request in requests:
+                self._runner.submit(request, news.put, streaming=False)
+                outstanding += 1
+            while outstanding:
+                item = news.get()
+                outstanding -= 1
+                output = _unwrap(item)
+                done[output.request_id] = output
+        except BaseException:
+            self._stop(requests, news, outstanding)
+            raise
+        return [done[request.request_id] for request in requests]
+
+    def _stop(self, requests: list[Request], news: queue.SimpleQueue[News], outstanding: int) -> None:
+        """Cancel requests and wait until the engine has let go of them."""
+        for request in requests:
+            self._runner.cancel(request.request_id)
+        while outstanding:
+            item = news.get()
+            outstanding -= isinstance(item, SonoranError) or item.finished
+
+    def _prepare(
+        self, prompt: Prompt, params: SamplingParams | None, request_id: str | None = None
+    ) -> Request:
+        name = f"request-{next(self._names)}" if request_id is None else request_id
+        text = prompt if isinstance(prompt, str) else None
+        ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+        return self._runner.core.prepare(name, ids, params or SamplingParams(), text)
+
+
+def _unwrap(item: News) -> RequestOutput:
+    if isinstance(item, SonoranError):
+        raise item
+    return item

@@ -1,0 +1,152 @@
+"""The engine in a thread of its own: requests come in from any thread, results go out to listeners.
+
+Interruptions (Ctrl-C, a cancelled task, a client that went away) never reach the engine's state: they happen
+in the caller's thread, and become a cancellation that the engine's thread carries out between two rounds.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from sonoran.engine.core import EngineCore
+from sonoran.engine.outputs import request_output
+from sonoran.engine.sequence import Request
+from sonoran.errors import SonoranError
+from sonoran.types import RequestOutput
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Listener = Callable[["RequestOutput | SonoranError"], None]
+"""Called in the engine's thread with each news of a request; the last one is finished, or an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Subscription:
+    listener: Listener
+    streaming: bool
+
+
+class EngineThread:
+    """Owns an EngineCore. The thread starts with the first request and ends with `close`."""
+
+    def __init__(self, core: EngineCore) -> None:
+        self.core = core
+        self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._listeners: dict[str, _Subscription] = {}
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def submit(self, request: Request, listener: Listener, *, streaming: bool) -> None:
+        """Queue a prepared request. With `streaming`, the listener hears of every round, else of the end."""
+
+        def start() -> None:
+            try:
+                self.core.add(request)
+            except SonoranError as error:
+                listener(error)
+            else:
+                self._listeners[request.request_id] = _Subscription(listener, streaming)
+
+        self._send(start)
+
+    def cancel(self, request_id: str) -> None:
+        """End a request at the next safe point; its listener hears of it. Harmless when it has ended."""
+
+        def stop() -> None:
+            request = self.core.cancel(request_id)
+            if request is not None:
+                self._tell(request)
+
+        self._send(stop)
+
+    def call(self, function: Callable[[], T]) -> T:
+        """Run a function in the engine's thread between two rounds and return its result."""
+        answers: queue.SimpleQueue[tuple[bool, Any]] = queue.SimpleQueue()
+
+        def run() -> None:
+            try:
+                answers.put((True, function()))
+            except Exception as error:
+                answers.put((False, error))
+
+        self._send(run)
+        succeeded, value = answers.get()
+        if not succeeded:
+            raise value
+        result: T = value
+        return result
+
+    def close(self) -> None:
+        """Cancel what runs, end the thread and free the models; calling twice is harmless."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            thread = self._thread
+            self._commands.put(None)
+        if thread is not None:
+            thread.join()
+        self.core.close()
+
+    def _send(self, command: Callable[[], None]) -> None:
+        with self._lock:
+            if self._closed:
+                raise SonoranError("the engine is closed")
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="sonoran-engine", daemon=True)
+                self._thread.start()
+            self._commands.put(command)
+
+    def _run(self) -> None:
+        while self._obey():
+            try:
+                news = self.core.step()
+            except Exception as error:
+                self._give_up(error)
+                continue
+            for request in news:
+                self._tell(request)
+        for request in self.core.reset():
+            self._tell(request)
+
+    def _obey(self) -> bool:
+        """Carry out what was asked for, waiting for it when idle; return False at the end."""
+        while True:
+            try:
+                command = self._commands.get(block=not self.core.busy)
+            except queue.Empty:
+                return True
+            if command is None:
+                return False
+            command()
+
+    def _tell(self, request: Request) -> None:
+        ended = request.finished
+        subscription = self._listeners.get(request.request_id)
+        if subscription is None or not (ended or subscription.streaming):
+            return
+        if ended:
+            del self._listeners[request.request_id]
+        news = request.error or request_output(request, self.core.num_speculative_tokens)
+        try:
+            subscription.listener(news)
+        except Exception as error:
+            # Nobody hears the rest (say, an event loop that is closed), so it need not be computed.
+            log.warning("the listener of request %s failed: %s", request.request_id, error)
+            self._listeners.pop(request.request_id, None)
+            self.core.cancel(request.request_id)
+
+    def _give_up(self, error: Exception) -> None:
+        """Report an error that is nobody's fault but ours to everyone, and start over with empty memory."""
+        log.error("a round failed; all requests end and KV memory is cleared", exc_info=error)
+        failure = SonoranError(f"the engine failed and starts over: {type(error).__name__}: {error}")
+        for request in self.core.reset():
+            request.error = failure
+            self._tell(request)
