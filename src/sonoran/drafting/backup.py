@@ -75,11 +75,12 @@ class BackupPolicy:
             self.draft_ms = _running(self.draft_ms, draft_ms)
 
     def choose(self, batch_size: int, ngram_ready: Sequence[bool]) -> list[Origin]:
-        """Return the backup of each missing row; ``ngram_ready`` says for each whether n-grams propose anything.
+        """Return the backup of each missing row; ``ngram_ready`` says whether n-grams propose anything for
+        it.
 
-        The draft is chosen for all missing rows or for none, since they share its passes and its delay. A
-        row without an n-gram gets no speculation where n-grams were meant. Raises ConfigError when more
-        rows miss than there are.
+        The draft is chosen for all missing rows or for none, since they share its passes and its delay. A row
+        without an n-gram gets no speculation where n-grams were meant. Raises ConfigError when more rows miss
+        than there are.
         """
         if len(ngram_ready) > batch_size:
             raise ConfigError(f"{len(ngram_ready)} rows of a batch of {batch_size} cannot miss")
@@ -114,13 +115,14 @@ class BackupPolicy:
         return self._advantage(batch_size, fast, rival) > 0.0
 
     def _advantage(self, batch_size: int, fast: Sequence[Origin], rival: Origin) -> float:
-        """Tokens that drafting gains now and, by a better hit rate, in the next round, less those the wait costs."""
+        """Tokens that drafting gains now and, by more hits, in the next round, less those the wait costs."""
         cost = (self.draft_ms or 0.0) / (self.verification_ms or 1.0)
         hit, hit_rate = self._tokens("primary"), self.statistics.overall_hit_rate()
         # What waiting costs: the best rate of tokens that the batch can have, per verification time.
+        latencies: list[tuple[Origin, float]] = [("draft", cost), (rival, 0.0)]
         rates = [
             batch_speedup(hit_rate, hit, self._tokens(origin), 1.0, latency, batch_size)
-            for origin, latency in (("draft", cost), (rival, 0.0))
+            for origin, latency in latencies
         ]
         worth_of_hit = max(0.0, hit - self._tokens(rival))
         drafted = len(fast) * self._value("draft", worth_of_hit)
