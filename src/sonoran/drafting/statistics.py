@@ -15,6 +15,7 @@ from typing import Any, Literal, cast, get_args
 import numpy as np
 
 from sonoran.drafting.fan_out import Floats, concave_majorant, expected_hit_rate, power_law_cdf
+from sonoran.drafting.outcome_counts import OutcomeCounts
 from sonoran.errors import ConfigError
 from sonoran.theory.hit_rate import hit_rate_limit
 from sonoran.theory.rounds import tokens_from_lengths
@@ -49,30 +50,6 @@ class Prior:
         return factor[origin] * self.acceptance
 
 
-class _Counts:
-    """Faded counts of one origin; everything in one vector, so that fading and merging are one operation."""
-
-    def __init__(self, max_tokens: int, max_rank: int) -> None:
-        self.max_tokens, self.max_rank = max_tokens, max_rank
-        self.vector = np.zeros(5 + 2 * max_tokens + 2 * (max_rank + 1))
-
-    @property
-    def totals(self) -> Floats:  # rounds, emitted tokens, lookups, hits, rounds in all (never faded)
-        return self.vector[:5]
-
-    @property
-    def reached(self) -> Floats:  # [max_tokens]: token i + 1 was proposed and all before it were accepted
-        return self.vector[5 : 5 + self.max_tokens]
-
-    @property
-    def passed(self) -> Floats:  # [max_tokens]: ... and it was accepted too
-        return self.vector[5 + self.max_tokens : 5 + 2 * self.max_tokens]
-
-    @property
-    def ranks(self) -> Floats:  # [2, max_rank + 1]: k < K, k = K; the last column is "further down"
-        return self.vector[5 + 2 * self.max_tokens :].reshape(2, self.max_rank + 1)
-
-
 class OutcomeStatistics:
     """Faded counts of outcomes by origin, and the estimates made from them.
 
@@ -90,7 +67,7 @@ class OutcomeStatistics:
             raise ConfigError(f"decay must lie in (0, 1], got {decay!r}; nearest valid value: 1")
         self.max_tokens, self.max_rank, self.decay = max_tokens, max_rank, decay
         self.prior = prior or Prior()
-        self._counts: dict[Origin, _Counts] = {o: _Counts(max_tokens, max_rank) for o in ORIGINS}
+        self._counts: dict[Origin, OutcomeCounts] = {o: OutcomeCounts(max_tokens, max_rank) for o in ORIGINS}
         prior_cdf = concave_majorant(power_law_cdf(self.prior.exponent, max_rank))
         self._prior_ranks = np.append(np.diff(prior_cdf), 1.0 - prior_cdf[-1])
 
