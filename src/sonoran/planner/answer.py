@@ -85,9 +85,10 @@ def describe(answer: Plan) -> str:
     )
     if answer.hidden is not None:
         ssd = answer.hidden.ssd
+        rate = f"{answer.hidden.settings.hit_rate:.2g}"
         text += (
-            f" If drafting hides behind verification (SSD, hit rate {answer.hidden.settings.hit_rate:.2g}), the "
-            f"best draft is {size(ssd.parameters)} and the prediction {ssd.speedup:.2f} times."
+            f" If drafting hides behind verification (SSD, hit rate {rate}), the best draft is "
+            f"{size(ssd.parameters)} and the prediction {ssd.speedup:.2f} times."
         )
     if answer.candidates:
         row = next((r for r in answer.candidates if r.name == answer.best_candidate), None)

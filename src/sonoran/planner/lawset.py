@@ -62,6 +62,28 @@ def fit_measurements(measurements: list[Measurement]) -> PlaneFit:
     )
 
 
+def fit_warnings(fit: PlaneFit, measurements: list[Measurement]) -> list[str]:
+    """Reasons not to trust a fit too far."""
+    warnings = []
+    targets = len({point.target for point in measurements})
+    if len(measurements) < 10:
+        warnings.append(
+            f"only {len(measurements)} pairs: the plane has three coefficients; 10 pairs or more are better"
+        )
+    if targets < 3:
+        warnings.append(
+            f"only {targets} targets: no bootstrap interval for N*, and B rests on their difference alone"
+        )
+    for name, value, margin in zip("AB", fit.regression.coefficients, fit.regression.margins, strict=False):
+        if abs(value) < margin:
+            warnings.append(f"{name} = {value:.3g} cannot be told from zero (95 % margin {margin:.3g})")
+    if fit.regression.r2 < 0.5:
+        warnings.append(
+            f"R2 is {fit.regression.r2:.2f}: the plane explains less than half of the differences"
+        )
+    return warnings
+
+
 def left_out_error(measurements: list[Measurement]) -> float | None:
     """Root mean square error of alpha on targets left out of the fit one at a time; None with fewer than
     three.

@@ -1,0 +1,184 @@
+"""``sonoran plan``: the draft for a target, by the scaling laws; ``plan reproduce`` and ``plan fit``."""
+
+from __future__ import annotations
+
+import json as jsonlib
+from pathlib import Path
+from typing import Annotated, Literal, cast
+
+import typer
+
+from sonoran.cli.common import command, out, print_json
+from sonoran.cli.plan_files import read, read_candidates, read_cost, read_laws, suffix, write
+from sonoran.errors import PlanError
+
+app = typer.Typer(help="Plan the draft of a target by the scaling laws; reproduce and refit them.")
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+_EXAMPLES = (
+    "Examples:  sonoran plan --target-params 70e9 --target-tokens 15e12 --draft-tokens 18e12  |  "
+    "sonoran plan --target Qwen2.5/72B --plot plan.svg --report plan.html  |  "
+    "sonoran plan --target Llama-3.1/70B --candidates drafts.json --hit-rate 0.9"
+)
+
+
+def register(root: typer.Typer) -> None:
+    """Add the command group to the application."""
+    root.add_typer(app, name="plan")
+
+
+@app.callback(invoke_without_command=True, epilog=_EXAMPLES)
+@command
+def plan_command(
+    context: typer.Context,
+    target_params: Annotated[
+        str | None, typer.Option(help="Parameters of the target: 70e9, 70B.", metavar="COUNT")
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option(help="A well-known model instead: Qwen2.5/72B.", metavar="FAMILY/NAME")
+    ] = None,
+    target_tokens: Annotated[
+        str | None, typer.Option(help="Training tokens of the target: 15e12, 15T.", metavar="COUNT")
+    ] = None,
+    draft_tokens: Annotated[
+        str | None, typer.Option(help="Training tokens of the draft; default: the target's.", metavar="COUNT")
+    ] = None,
+    candidates: Annotated[
+        str | None,
+        typer.Option(help="Drafts to rank: a JSON file, or names with commas.", metavar="FILE|NAMES"),
+    ] = None,
+    target_perplexity: Annotated[
+        float | None, typer.Option(help="Measured perplexity, for candidates with one.")
+    ] = None,
+    laws: Annotated[Path | None, typer.Option(help="Laws written by `plan fit`.")] = None,
+    loss: Annotated[
+        str | None, typer.Option(help="Loss law: besiroglu, hoffmann or e,a,b,nu,delta.", metavar="LAW")
+    ] = None,
+    verify_slope: Annotated[
+        float, typer.Option(help="Share that each drafted token adds to a verification; 1 is true FLOPs.")
+    ] = 0.0,
+    draft_floor: Annotated[
+        float, typer.Option(help="Least cost of a draft pass, as a share of a target pass.")
+    ] = 0.0,
+    draft_factor: Annotated[
+        float, typer.Option(help="Slowness of the draft's device against the target's.")
+    ] = 1.0,
+    latencies: Annotated[Path | None, typer.Option(help="Measured milliseconds by rows (JSON).")] = None,
+    hit_rate: Annotated[float, typer.Option(help="SSD: hit rate of the speculation cache.")] = 0.8,
+    backup: Annotated[str, typer.Option(help="SSD: what a miss does, draft or none.")] = "draft",
+    draws: Annotated[int, typer.Option(help="Bootstrap draws for the interval of N*; 0 for none.")] = 1000,
+    seed: Annotated[int, typer.Option(help="Seed of the bootstrap.")] = 0,
+    plot: Annotated[Path | None, typer.Option(help="Write the plot: .svg or .png.")] = None,
+    report: Annotated[Path | None, typer.Option(help="Write one self-contained page: .html.")] = None,
+    json: Json = False,
+) -> None:
+    """Which draft for this target, how long a draft, what throughput, and how sure is that?"""
+    if context.invoked_subcommand is not None:
+        return
+    from sonoran.planner import plan
+    from sonoran.planner.checks import parse_count
+
+    # Wrong file names are cheaper to hear of before the work than after it.
+    form = suffix(plot, ("svg", "png"), "--plot")
+    suffix(report, ("html",), "--report")
+    chosen, cost = read_laws(laws, loss), read_cost(latencies, verify_slope, draft_floor, draft_factor)
+    answer = plan(
+        None if target_params is None else parse_count("--target-params", target_params),
+        target=target,
+        target_tokens=None if target_tokens is None else parse_count("--target-tokens", target_tokens),
+        draft_tokens=None if draft_tokens is None else parse_count("--draft-tokens", draft_tokens),
+        candidates=None if candidates is None else read_candidates(candidates),
+        laws=chosen,
+        cost=cost,
+        hit_rate=hit_rate,
+        backup=backup,
+        target_perplexity=target_perplexity,
+        draws=draws,
+        seed=seed,
+    )
+    if plot is not None:
+        from sonoran.planner.plot import render_plot
+
+        drawing = render_plot(answer, laws=chosen, cost=cost, form=cast(Literal["svg", "png"], form))
+        write(plot, drawing)
+    if report is not None:
+        from sonoran.planner.report import render_report
+
+        write(report, render_report(answer, laws=chosen, cost=cost).encode("utf-8"))
+    if json:
+        print_json(answer)
+        return
+    from sonoran.cli.plan_text import plan_text
+
+    out.print(plan_text(answer), highlight=False)
+    for path in (plot, report):
+        if path is not None:
+            out.print(f"wrote {path}", highlight=False, soft_wrap=True)
+
+
+@app.command(epilog="Examples:  sonoran plan reproduce  |  sonoran plan reproduce --table 5 --json")
+@command
+def reproduce(
+    table: Annotated[int | None, typer.Option(help="One table: 3, 4, 5, 6, 8 or 9. Default: all.")] = None,
+    json: Json = False,
+) -> None:
+    """Compute the published tables again and show published, computed and difference."""
+    from sonoran.cli.plan_text import table_text
+    from sonoran.planner.reproduction import CORRECTIONS, TABLES
+    from sonoran.planner.reproduction import reproduce as compute
+
+    tables = [compute(number) for number in (TABLES if table is None else (table,))]
+    if json and table is not None:
+        print_json(tables[0].to_dict())
+    elif json:
+        print_json({"tables": [item.to_dict() for item in tables], "corrections": list(CORRECTIONS.values())})
+    else:
+        for item in tables:
+            out.print(table_text(item), highlight=False)
+
+
+@app.command(
+    epilog="Examples:  sonoran plan fit pairs.csv  |  sonoran plan fit pairs.json --output mine.json  |  "
+    "sonoran plan --target-params 70B --laws mine.json"
+)
+@command
+def fit(
+    measurements: Annotated[Path, typer.Argument(help="Measured pairs, CSV or JSON (see docs/planning.md).")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Laws file to write; default: NAME.laws.json here.")
+    ] = None,
+    loss: Annotated[
+        str | None, typer.Option(help="Loss law to write along: besiroglu, hoffmann or e,a,b,nu,delta.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the laws file.")] = False,
+    json: Json = False,
+) -> None:
+    """Fit the acceptance plane to your own measurements and write a laws file for `plan --laws`."""
+    from sonoran.cli.plan_text import fit_text
+    from sonoran.planner.laws import BESIROGLU, parse_loss_law
+    from sonoran.planner.lawset import fit_measurements, fit_warnings, laws_from_fit, laws_to_dict
+    from sonoran.planner.measurements import parse_measurements
+
+    form = suffix(measurements, ("csv", "json"), "measurements")
+    points, warnings = parse_measurements(read(measurements, "measurements"), form=form or "csv")
+    plane = fit_measurements(points)
+    law = BESIROGLU if loss is None else parse_loss_law(loss)
+    document = laws_to_dict(plane, laws_from_fit(plane, tuple(points), loss=law, source=measurements.name))
+    warnings += fit_warnings(plane, points)
+    path = output or Path(f"{measurements.stem}.laws.json")
+    if not json:
+        out.print(fit_text(document, warnings), highlight=False)
+    if plane.plane.a >= 0:
+        raise PlanError(
+            f"no laws file written: A = {float(plane.plane.a):.3g} is not negative, so in these data "
+            "worse drafts are accepted more often; the planner cannot size a draft with that"
+        )
+    if path.exists() and not force:
+        raise PlanError(f"{path} exists; choose another --output, or overwrite it with --force")
+    write(path, (jsonlib.dumps(document, indent=1) + "\n").encode("utf-8"))
+    if json:
+        print_json({**document, "warnings": warnings, "output": str(path)})
+    else:
+        out.print(
+            f"wrote {path}; use it with: sonoran plan --laws {path} ...", highlight=False, soft_wrap=True
+        )
