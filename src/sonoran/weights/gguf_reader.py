@@ -73,7 +73,7 @@ class HeaderReader(GGUFReader):  # type: ignore[misc, unused-ignore]
         try:
             for _ in range(count):
                 position += 8 + unpack(view, position)[0]
-        except struct.error:
+        except (struct.error, OverflowError):
             position = end + 1
         if position > end:
             raise ModelError(

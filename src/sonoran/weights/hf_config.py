@@ -17,6 +17,7 @@ CLASSES = {
     "Qwen2ForCausalLM": "qwen2",
     "Qwen3ForCausalLM": "qwen3",
 }
+MISTRAL_WINDOW = 4096
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -44,6 +45,8 @@ def read_hf_config(path: Path) -> ModelConfig:
     head_dim = fields.integer("head_dim", 128 if architecture == "qwen3" else hidden // heads)
     layers = fields.integer("num_hidden_layers")
     bias = architecture in ("llama", "qwen3") and fields.flag("attention_bias", False)
+    # Only Llama's default is one key/value head per query head.
+    may_lack = architecture == "llama" or "num_key_value_heads" in fields.values
     theta, scaling = _rope(fields, head_dim)
     return ModelConfig(
         architecture=architecture,
@@ -52,7 +55,7 @@ def read_hf_config(path: Path) -> ModelConfig:
         intermediate_size=fields.integer("intermediate_size"),
         num_layers=layers,
         num_heads=heads,
-        num_kv_heads=fields.integer("num_key_value_heads", heads),
+        num_kv_heads=fields.integer("num_key_value_heads", heads if may_lack else None),
         head_dim=head_dim,
         max_position=fields.integer("max_position_embeddings"),
         rope_theta=theta,
@@ -192,7 +195,9 @@ def _rope(fields: _Fields, head_dim: int) -> tuple[float, RopeScaling | None]:
 
 
 def _sliding_window(fields: _Fields, architecture: str, layers: int) -> int | None:
-    """The window, when any layer uses one."""
+    """The window, when any layer uses one; Mistral has one unless the file says null."""
+    if architecture == "mistral" and "sliding_window" not in fields.values:
+        return MISTRAL_WINDOW
     if fields.get("sliding_window") is None or architecture == "llama":
         return None
     window = fields.integer("sliding_window")

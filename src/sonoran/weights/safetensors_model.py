@@ -47,7 +47,7 @@ def open_directory(directory: Path) -> tuple[ModelConfig, dict[str, TensorInfo]]
         canonical = _canonical_name(owner, name)
         if canonical is not None:
             tensors[canonical] = _tensor_info(owner, name, canonical)
-    if config.tied_embeddings and "output" in tensors:
+    if config.tied_embeddings and {"embed", "output"} <= tensors.keys():
         _drop_copy(where, tensors)
     check_tensors(where, config, tensors)
     return config, tensors
