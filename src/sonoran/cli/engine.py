@@ -1,0 +1,80 @@
+"""What commands that load models share: options in common, the speculative configuration, progress bars."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+
+from sonoran.cli.common import err
+from sonoran.cli.pulling import pull_progress
+from sonoran.engine.llm import LLM
+from sonoran.engine.loading import Reporting
+from sonoran.errors import ConfigError
+
+MODEL = "Model: a known name (sonoran models list), a GGUF file, or a model directory."
+DRAFT = "What drafts: none, auto (the default draft), ngram, or a model."
+
+ModelOption = Annotated[str, typer.Option("--model", "-m", help=MODEL)]
+DraftOption = Annotated[str, typer.Option("--draft", "-d", help=DRAFT)]
+TokensOption = Annotated[
+    int, typer.Option("--num-speculative-tokens", "-k", help="Tokens drafted for each verification.")
+]
+ThreadsOption = Annotated[int | None, typer.Option("--threads", help="Threads; default: all cores.")]
+CoresOption = Annotated[str | None, typer.Option("--cores", help="Pin threads to these cores: 0,2-5.")]
+QuantizeOption = Annotated[
+    str | None, typer.Option("--quantize", help="Lower precision: bf16, int8 or int4.")
+]
+ContextOption = Annotated[
+    int | None, typer.Option("--max-model-len", help="Tokens of prompt and output together.")
+]
+SeedOption = Annotated[int | None, typer.Option("--seed", help="Seed; the same seed gives the same text.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+
+
+def speculative_config(draft: str, num_speculative_tokens: int, **options: Any) -> dict[str, Any] | None:
+    """Return the configuration for ``--draft``; options left at None are not part of it.
+
+    Raises ConfigError when options are given that ``--draft none`` leaves without effect.
+    """
+    given = {key: value for key, value in options.items() if value is not None}
+    if draft == "none":
+        if given:
+            names = ", ".join("--draft-" + key.removeprefix("draft_").replace("_", "-") for key in given)
+            raise ConfigError(f"{names} without a draft; add --draft auto, ngram, or a model")
+        return None
+    config: dict[str, Any] = {"num_speculative_tokens": num_speculative_tokens, **given}
+    return {"method": "ngram", **config} if draft == "ngram" else {"model": draft, **config}
+
+
+@contextmanager
+def load_progress(console: Console = err) -> Iterator[Reporting]:
+    """Show bars for models that are fetched and for weights that are read, on a terminal only."""
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    with pull_progress(console) as pulling:
+        bars = Progress(*columns, console=console, transient=True)
+        tasks: dict[str, Any] = {}
+
+        def loading(name: str, done: int, total: int) -> None:
+            if not console.is_terminal:
+                return
+            bars.start()
+            if name not in tasks:
+                tasks[name] = bars.add_task(f"loading {name}", total=total)
+            bars.update(tasks[name], completed=done)
+
+        try:
+            yield Reporting(pull=pulling, load=loading)
+        finally:
+            bars.stop()
+
+
+def load(model: str, speculative: dict[str, Any] | None, **options: Any) -> LLM:
+    """Load the models with progress bars; options left at None take the engine's defaults."""
+    given = {key: value for key, value in options.items() if value is not None}
+    with load_progress() as reporting:
+        return LLM(model, speculative_config=speculative, reporting=reporting, **given)
