@@ -1,0 +1,75 @@
+"""Rows of random bytes in every weight format, packed and unpacked through the extension module."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+
+from sonoran import _native
+
+DENSE = ("F32", "F16", "BF16")
+SMALL = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0")  # scales per 32 inputs
+SUPER = ("Q4_K", "Q5_K", "Q6_K")  # scales per 256 inputs
+FORMATS = (*DENSE, *SMALL, *SUPER)
+INSTRUCTION_SETS = ("avx512vnni", "avx2", "portable")
+
+# Where the fp16 scales lie in a file block.
+_HALVES = {
+    "Q4_0": (0,), "Q4_1": (0, 2), "Q5_0": (0,), "Q5_1": (0, 2), "Q8_0": (0,),
+    "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,),
+}  # fmt: skip
+
+
+def group_of(kind: str) -> int:
+    """Inputs of a block of the file format, which is also the group of activations with one scale."""
+    return int(gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]][0])
+
+
+def random_rows(kind: str, outputs: int, inputs: int, rng: np.random.Generator) -> np.ndarray:
+    """Random bytes ``[outputs, row bytes]`` of a format: all codes and sub-scales, fp16 scales of either sign."""
+    if kind == "F32":
+        return rng.standard_normal((outputs, inputs), np.float32).view(np.uint8)
+    if kind == "F16":
+        return rng.standard_normal((outputs, inputs), np.float32).astype(np.float16).view(np.uint8)
+    if kind == "BF16":
+        values = rng.standard_normal((outputs, inputs), np.float32)
+        return (values.view(np.uint32) >> 16).astype(np.uint16).view(np.uint8)
+    elements, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]]
+    blocks = rng.integers(0, 256, (outputs, inputs // elements, size), np.uint8)
+    for at in _HALVES[kind]:
+        scale = rng.uniform(0.01, 0.2, blocks.shape[:2]) * rng.choice([-1, 1], blocks.shape[:2])
+        blocks[..., at : at + 2] = scale.astype(np.float16)[..., None].view(np.uint8)
+    return blocks.reshape(outputs, -1)
+
+
+def exact(kind: str, rows: np.ndarray) -> np.ndarray:
+    """The float32 values that the gguf package reads from file rows."""
+    values: np.ndarray = gguf.quants.dequantize(rows, gguf.GGMLQuantizationType[kind])
+    return values.astype(np.float32, copy=False)
+
+
+def pack(kind: str, rows: np.ndarray, inputs: int, to: str | None = None) -> Any:
+    """A packed matrix from file rows, kept in its format or lowered to another one."""
+    return _native.PackedMatrix(kind, to or kind, len(rows), inputs, np.ascontiguousarray(rows).reshape(-1))
+
+
+def decode(matrix: Any, outputs: int, inputs: int) -> np.ndarray:
+    out = np.full((outputs, inputs), np.nan, np.float32)
+    matrix.decode(out)
+    return out
+
+
+def multiply(matrix: Any, x: np.ndarray, outputs: int, instruction_set: str = "auto") -> np.ndarray:
+    """``x W^T``; the result starts as NaN, so that an output that is not written shows."""
+    y = np.full((len(x), outputs), np.nan, np.float32)
+    matrix.multiply(x, y, instruction_set)
+    return y
+
+
+def require_instruction_set(name: str) -> str:
+    if not _native.processor_has(name):
+        pytest.skip(f"this processor has no {name}")
+    return name
