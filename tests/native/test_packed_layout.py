@@ -67,7 +67,9 @@ def test_wrong_byte_counts_are_refused(kind: str, change: int) -> None:
 @pytest.mark.parametrize("kind", [kind for kind in FORMATS if kind not in DENSE])
 def test_rows_of_part_of_a_block_are_refused(kind: str) -> None:
     group = group_of(kind)
-    with pytest.raises(ModelError, match=f"{kind} needs a multiple of {group} inputs, got .* 2 x {group + 16}"):
+    with pytest.raises(
+        ModelError, match=f"{kind} needs a multiple of {group} inputs, got .* 2 x {group + 16}"
+    ):
         _native.PackedMatrix(kind, kind, 2, group + 16, np.zeros(1000, np.uint8))
 
 
