@@ -1,0 +1,108 @@
+// The decoder as sonoran._native.Decoder; sonoran.backends.native wraps it.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include "core/error.hpp"
+#include "model/decoder.hpp"
+
+namespace nb = nanobind;
+using sonoran::Decoder;
+using sonoran::DecoderConfig;
+
+namespace {
+
+using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Vector = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Ints = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Table = nb::ndarray<const int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Logits = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Spec = std::tuple<std::string, std::string, int, int>;
+
+template <class T>
+void read(const nb::dict& d, const char* key, T& to) {
+  to = nb::cast<T>(d[key]);
+}
+
+DecoderConfig read_config(const nb::dict& d) {
+  DecoderConfig c;
+  read(d, "vocab_size", c.vocab_size), read(d, "hidden_size", c.hidden_size);
+  read(d, "intermediate_size", c.intermediate_size), read(d, "num_layers", c.num_layers);
+  read(d, "num_heads", c.num_heads), read(d, "num_kv_heads", c.num_kv_heads), read(d, "head_dim", c.head_dim);
+  read(d, "norm_epsilon", c.norm_epsilon), read(d, "rope_theta", c.rope_theta);
+  read(d, "rope_interleaved", c.rope_interleaved), read(d, "rope_factors", c.rope_factors);
+  read(d, "sliding_window", c.sliding_window);
+  read(d, "block_size", c.block_size), read(d, "num_blocks", c.num_blocks);
+  return c;
+}
+
+std::vector<sonoran::MatrixSpec> read_specs(const std::vector<Spec>& specs) {
+  std::vector<sonoran::MatrixSpec> out;
+  for (const auto& [name, format, outputs, inputs] : specs) {
+    out.push_back({name, sonoran::format_from_name(format.c_str()), outputs, inputs});
+  }
+  return out;
+}
+
+void forward(Decoder& d, Ints tokens, Ints positions, Ints slots, Ints sequences, Ints trunk_lengths, Ints wants_logits,
+             Table block_tables, Ints extra_offsets, Ints extra_slots, Logits logits) {
+  const size_t n = tokens.shape(0);
+  size_t wanted = 0;
+  for (size_t i = 0; i < wants_logits.shape(0); ++i) wanted += wants_logits.data()[i] != 0;
+  if (positions.shape(0) != n || slots.shape(0) != n || sequences.shape(0) != n || trunk_lengths.shape(0) != n ||
+      wants_logits.shape(0) != n || extra_offsets.shape(0) != n + 1) {
+    throw sonoran::ConfigError("all fields of the rows must have the same length");
+  }
+  if (extra_offsets.data()[0] != 0 || extra_offsets.data()[n] != static_cast<int32_t>(extra_slots.shape(0))) {
+    throw sonoran::ConfigError("extra_offsets do not cover extra_slots");
+  }
+  if (logits.shape(0) != wanted || static_cast<int>(logits.shape(1)) != d.vocab_size()) {
+    throw sonoran::ConfigError("logits has the wrong shape");
+  }
+  sonoran::RowBatch rows;
+  rows.n = static_cast<int>(n);
+  rows.tokens = tokens.data(), rows.positions = positions.data(), rows.slots = slots.data();
+  rows.sequences = sequences.data(), rows.trunk_lengths = trunk_lengths.data();
+  rows.wants_logits = wants_logits.data(), rows.block_tables = block_tables.data();
+  rows.num_sequences = static_cast<int>(block_tables.shape(0));
+  rows.table_width = static_cast<int>(block_tables.shape(1));
+  rows.extra_offsets = extra_offsets.data(), rows.extra_slots = extra_slots.data();
+  const nb::gil_scoped_release release;
+  d.forward(rows, logits.data());
+}
+
+}  // namespace
+
+void bind_model(nb::module_& m) {
+  nb::class_<Decoder>(m, "Decoder", "A decoder with its weights, KV memory and threads.")
+      .def("__init__",
+           [](Decoder* self, const nb::dict& config, const std::vector<Spec>& matrices, int threads,
+              const std::vector<int>& cores, const std::string& instruction_set) {
+             new (self) Decoder(read_config(config), read_specs(matrices), threads, cores, instruction_set.c_str());
+           },
+           nb::arg("config"), nb::arg("matrices"), nb::arg("threads"), nb::arg("cores"), nb::arg("instruction_set"))
+      .def("load_matrix",
+           [](Decoder& d, const std::string& name, const std::string& format, Bytes rows) {
+             const sonoran::Format from = sonoran::format_from_name(format.c_str());
+             const nb::gil_scoped_release release;
+             d.weights().load_matrix(name, from, rows.data(), rows.size(), d.pool());
+           },
+           nb::arg("name"), nb::arg("format"), nb::arg("rows"))
+      .def("load_vector",
+           [](Decoder& d, const std::string& name, Vector v) { d.weights().load_vector(name, v.data(), v.size()); },
+           nb::arg("name"), nb::arg("values"))
+      .def("finish", &Decoder::finish)
+      .def("restrict_output", &Decoder::restrict_output, nb::arg("blocks"))
+      .def("forward", &forward, nb::arg("tokens"), nb::arg("positions"), nb::arg("slots"), nb::arg("sequences"),
+           nb::arg("trunk_lengths"), nb::arg("wants_logits"), nb::arg("block_tables"), nb::arg("extra_offsets"),
+           nb::arg("extra_slots"), nb::arg("logits"))
+      .def("copy_block", [](Decoder& d, int from, int to) { d.kv().copy_block(from, to); }, nb::arg("source"),
+           nb::arg("destination"))
+      .def_prop_ro("read_bytes", &Decoder::read_bytes)
+      .def_prop_ro("weight_bytes", [](Decoder& d) { return d.weights().bytes(); })
+      .def_prop_ro("kv_bytes", [](Decoder& d) { return d.kv().bytes(); })
+      .def_prop_ro("threads", [](Decoder& d) { return d.pool().threads(); })
+      .def_prop_ro("instruction_set", [](const Decoder& d) { return std::string(d.kernels().name); });
+}

@@ -1,0 +1,56 @@
+// The extension module sonoran._native.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "core/error.hpp"
+#include "kernels/kernels.hpp"
+#include "runtime/bandwidth.hpp"
+#include "runtime/thread_pool.hpp"
+
+namespace nb = nanobind;
+
+void bind_model(nb::module_& m);
+void bind_weights(nb::module_& m);
+#if __has_include("sampling/bind_sampling.cpp")
+void bind_sampling(nb::module_& m);
+#endif
+
+namespace {
+
+template <class Error>
+void translate(nb::module_& m, const char* name) {
+  (void)m;
+  nb::register_exception_translator(
+      [](const std::exception_ptr& p, void* payload) {
+        try {
+          std::rethrow_exception(p);
+        } catch (const Error& e) {
+          nb::object type = nb::module_::import_("sonoran.errors").attr(static_cast<const char*>(payload));
+          PyErr_SetString(type.ptr(), e.what());
+        }
+      },
+      const_cast<char*>(name));
+}
+
+}  // namespace
+
+NB_MODULE(_native, m) {
+  m.doc() = "Kernels and forward pass of the CPU backend.";
+  translate<sonoran::ConfigError>(m, "ConfigError");
+  translate<sonoran::ModelError>(m, "ModelError");
+  translate<sonoran::NumericsError>(m, "NumericsError");
+
+  m.def("processor_has", [](const std::string& name) { return sonoran::processor_has(name.c_str()); }, nb::arg("name"),
+        "Whether this processor can run the kernels of an instruction set (avx512vnni, avx2, portable).");
+  m.def("best_instruction_set", [] { return std::string(sonoran::select_kernels("auto").name); });
+  m.def("available_cores", &sonoran::available_cores, "The cores that this process may use.");
+  m.def("measure_read_bandwidth", &sonoran::measure_read_bandwidth, nb::arg("bytes"), nb::arg("threads"),
+        nb::arg("cores"), nb::arg("repeats"), nb::call_guard<nb::gil_scoped_release>(),
+        "GB/s that a plain read loop reaches on these cores (best of the repeats).");
+  bind_weights(m);
+  bind_model(m);
+#if __has_include("sampling/bind_sampling.cpp")
+  bind_sampling(m);
+#endif
+}

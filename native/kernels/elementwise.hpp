@@ -1,0 +1,113 @@
+// Normalisation, activation function and quantisation of rows, written once over Vec. Lengths are multiples of 16;
+// padding beyond a row's true length is zero.
+#pragma once
+
+#include <cmath>
+
+#include "kernels/activations.hpp"
+
+namespace sonoran {
+namespace {
+
+// Sum of the 16 lanes, always as the same tree.
+inline float reduce_add(Vec::F v) {
+  float lanes[16];
+  Vec::store(lanes, v);
+  for (int width = 8; width > 0; width /= 2) {
+    for (int i = 0; i < width; ++i) lanes[i] += lanes[i + width];
+  }
+  return lanes[0];
+}
+
+inline float reduce_max(Vec::F v) {
+  float lanes[16];
+  Vec::store(lanes, v);
+  float best = lanes[0];
+  for (int i = 1; i < 16; ++i) best = best > lanes[i] ? best : lanes[i];
+  return best;
+}
+
+// e^x for x clamped to [-87, 88]; relative error below 2e-7. NaN stays NaN.
+inline Vec::F exp(Vec::F x) {
+  x = Vec::max(Vec::set(-87.0f), x);
+  x = Vec::min(Vec::set(88.0f), x);
+  const Vec::F n = Vec::round(Vec::mul(x, Vec::set(1.44269504f)));
+  Vec::F r = Vec::fma(n, Vec::set(-0.693359375f), x);  // ln 2 in two parts
+  r = Vec::fma(n, Vec::set(2.12194440e-4f), r);
+  Vec::F p = Vec::set(1.0f / 5040.0f);
+  p = Vec::fma(p, r, Vec::set(1.0f / 720.0f));
+  p = Vec::fma(p, r, Vec::set(1.0f / 120.0f));
+  p = Vec::fma(p, r, Vec::set(1.0f / 24.0f));
+  p = Vec::fma(p, r, Vec::set(1.0f / 6.0f));
+  p = Vec::fma(p, r, Vec::set(0.5f));
+  p = Vec::fma(p, r, Vec::set(1.0f));
+  p = Vec::fma(p, r, Vec::set(1.0f));
+  return Vec::scale_by_power(p, Vec::to_int(n));
+}
+
+// out = x / sqrt(mean(x^2) + epsilon) * weight, the mean over the true length n.
+void rms_norm(const float* x, const float* weight, int padded, int n, float epsilon, float* out) {
+  Vec::F sum = Vec::zero();
+  for (int i = 0; i < padded; i += 16) {
+    const Vec::F v = Vec::load(x + i);
+    sum = Vec::fma(v, v, sum);
+  }
+  const Vec::F scale = Vec::set(1.0f / std::sqrt(reduce_add(sum) / static_cast<float>(n) + epsilon));
+  for (int i = 0; i < padded; i += 16) {
+    Vec::store(out + i, Vec::mul(Vec::mul(Vec::load(x + i), scale), Vec::load(weight + i)));
+  }
+}
+
+// gate = gate / (1 + e^-gate) * up
+void silu_mul(float* gate, const float* up, int padded) {
+  const Vec::F one = Vec::set(1.0f);
+  for (int i = 0; i < padded; i += 16) {
+    const Vec::F g = Vec::load(gate + i);
+    const Vec::F e = exp(Vec::sub(Vec::zero(), g));
+    Vec::store(gate + i, Vec::mul(Vec::div(g, Vec::add(one, e)), Vec::load(up + i)));
+  }
+}
+
+// Symmetric int8 codes of Width values; returns the scale, not finite if a value is not.
+template <int Width>
+inline float quantise_group(const float* x, int8_t* codes) {
+  Vec::F largest = Vec::zero();
+  Vec::F poison = Vec::zero();  // 0 x is NaN for values that are not finite; max() alone would lose a NaN
+  for (int i = 0; i < Width; i += 16) {
+    const Vec::F v = Vec::load(x + i);
+    largest = Vec::max(largest, Vec::abs(v));
+    poison = Vec::fma(v, Vec::zero(), poison);
+  }
+  const float top = reduce_max(largest);
+  const Vec::F inverse = Vec::set(top > 0.0f ? 127.0f / top : 0.0f);
+  for (int i = 0; i < Width; i += 16) {
+    Vec::store_s8(codes + i, Vec::to_int(Vec::mul(Vec::load(x + i), inverse)));
+  }
+  return top / 127.0f + reduce_add(poison);
+}
+
+void quantise256(const float* x, int n, Quantised256* out) {
+  for (int s = 0; s < n / 256; ++s, ++out, x += 256) {
+    out->scale = quantise_group<256>(x, out->codes);
+    for (int g = 0; g < 8; ++g) {
+      int sums[2] = {0, 0};
+      for (int i = 0; i < 32; ++i) sums[i / 16] += out->codes[32 * g + i];
+      out->sums32[g] = static_cast<int16_t>(sums[0] + sums[1]);
+      out->offsets16[2 * g] = -32 * sums[0];
+      out->offsets16[2 * g + 1] = -32 * sums[1];
+    }
+  }
+}
+
+void quantise32(const float* x, int n, Quantised32* out) {
+  for (int s = 0; s < n / 32; ++s, ++out, x += 32) {
+    out->scale = quantise_group<32>(x, out->codes);
+    int sum = 0;
+    for (int i = 0; i < 32; ++i) sum += out->codes[i];
+    out->negative_sum = -sum;
+    out->scaled_sum = out->scale * static_cast<float>(sum);
+  }
+}
+
+}  // namespace
+}  // namespace sonoran

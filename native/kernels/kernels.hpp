@@ -1,0 +1,50 @@
+// The table of kernels that each instruction set provides, and the choice among them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/activations.hpp"
+#include "weights/formats.hpp"
+
+namespace sonoran {
+
+inline constexpr int kMaxHeadsAtOnce = 3;  // query heads whose scores are held at the same time
+
+struct AttentionArgs {
+  const float* queries;  // [heads][head_dim], already scaled and rotated
+  int heads;             // query heads of this kv head
+  int head_dim;          // padded to a multiple of 16
+  int kv_head, kv_heads;
+  const uint16_t* keys;    // of the layer, see attention.hpp
+  const uint16_t* values;  // of the layer
+  const int32_t* table;    // block table of the sequence
+  int tiles_per_block;
+  int first;  // keys before it, counted over trunk and extra slots, are out of the sliding window
+  int trunk;  // trunk positions that the row sees
+  const int32_t* extra_slots;
+  int extras;
+  float* scores;       // scratch, kMaxHeadsAtOnce x (trunk + extras rounded up to 16, plus 16)
+  uint16_t* gathered;  // scratch, 16 x head_dim
+  float* out;          // [heads][head_dim]
+};
+
+struct Kernels {
+  const char* name;
+  void (*matmul)(const Matrix&, int first_block, int last_block, const Activations&, int rows, float* y, size_t stride);
+  void (*quantise256)(const float* x, int n, Quantised256* out);
+  void (*quantise32)(const float* x, int n, Quantised32* out);
+  void (*rms_norm)(const float* x, const float* weight, int padded, int n, float epsilon, float* out);
+  void (*silu_mul)(float* gate, const float* up, int padded);
+  void (*attend)(const AttentionArgs&);
+  void (*store_kv)(const float* key, const float* value, int slot, int kv_head, int kv_heads, int head_dim,
+                   uint16_t* keys, uint16_t* values);
+};
+
+// The kernels of an instruction set: "avx512vnni", "avx2", "portable"; "auto" is the best that this processor has.
+// Throws ConfigError if it is unknown or this processor lacks it.
+const Kernels& select_kernels(const char* name);
+
+bool processor_has(const char* name);
+
+}  // namespace sonoran

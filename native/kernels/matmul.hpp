@@ -1,0 +1,300 @@
+// Matrix products of a few rows with packed weights, written once over Vec (a vec_*.hpp must be included before).
+//
+// A tile is M rows times one block of 16 outputs; the weights of a block are streamed once for up to 8 rows. Integer dot
+// products are exact; floating-point sums run over the inputs in order, one accumulator per output, so that a result
+// does not depend on M, the other rows or the threads.
+#pragma once
+
+#include "kernels/activations.hpp"
+#include "weights/formats.hpp"
+
+namespace sonoran {
+namespace {
+
+// How far ahead of the weights being read. The latency of memory times the bandwidth of one core is about 4 KB; twice that
+// was fastest on Zen 5 for one row and for many (measured from 2 to 24 KB).
+constexpr size_t kPrefetchBytes = 8192;
+
+inline void prefetch(const void* p) { __builtin_prefetch(static_cast<const char*>(p) + kPrefetchBytes, 0, 3); }
+
+constexpr int chunk_bytes(int bits) { return bits * 64; }
+
+// The codes of quad q (0..7) of a chunk.
+template <int Bits, int q>
+inline Vec::Q load_quad(const uint8_t* chunk) {
+  if constexpr (Bits == 8) {
+    return Vec::load_bytes(chunk + 64 * q);
+  } else {
+    const Vec::Q nibbles = Vec::and_bytes(Vec::shift<q % 2 ? -4 : 0>(Vec::load_bytes(chunk + 64 * (q / 2))), 15);
+    if constexpr (Bits == 4) return nibbles;
+    if constexpr (Bits == 5) {
+      return Vec::or_bytes(nibbles, Vec::and_bytes(Vec::shift<4 - q>(Vec::load_bytes(chunk + 256)), 16));
+    }
+    if constexpr (Bits == 6) {
+      const Vec::Q upper = Vec::load_bytes(chunk + 256 + 64 * (q / 4));
+      return Vec::or_bytes(nibbles, Vec::and_bytes(Vec::shift<4 - 2 * (q % 4)>(upper), 48));
+    }
+  }
+}
+
+// Adds quads First .. First + Count - 1 of a chunk to dot[m]; x[m] points at the 32 codes of row m.
+template <int Bits, int M, int First, int Count>
+inline void add_quads(Vec::I (&dot)[M], const uint8_t* chunk, const int8_t* const (&x)[M]) {
+  if constexpr (Count > 0) {
+    const Vec::Q codes = load_quad<Bits, First>(chunk);
+    // One prefetch for each 64 bytes of codes: quads come two to a vector below 8 bits.
+    if constexpr (Bits == 8 || First % 2 == 0) prefetch(chunk + 64 * (Bits == 8 ? First : First / 2));
+    if constexpr (Bits == 5 && First == 0) prefetch(chunk + 256);
+    if constexpr (Bits == 6 && First % 4 == 0) prefetch(chunk + 256 + 16 * First);
+    for (int m = 0; m < M; ++m) dot[m] = Vec::dot4<Bits>(dot[m], codes, x[m] + 4 * First);
+    add_quads<Bits, M, First + 1, Count - 1>(dot, chunk, x);
+  }
+}
+
+template <int M>
+inline void store_tile(const Vec::F (&acc)[M], const Matrix& w, int block, float* y, size_t stride) {
+  const int left = w.outputs - block * kLanes;
+  for (int m = 0; m < M; ++m) {
+    float* out = y + static_cast<size_t>(m) * stride + static_cast<size_t>(block) * kLanes;
+    if (left >= kLanes) {
+      Vec::store(out, acc[m]);
+    } else {
+      float lanes[kLanes];
+      Vec::store(lanes, acc[m]);
+      for (int i = 0; i < left; ++i) out[i] = lanes[i];
+    }
+  }
+}
+
+template <int M>
+inline void clear(Vec::F (&acc)[M]) {
+  for (auto& a : acc) a = Vec::zero();
+}
+
+template <int M>
+inline void clear(Vec::I (&acc)[M]) {
+  for (auto& a : acc) a = Vec::izero();
+}
+
+// sum[m] += dot[m] * scale
+template <int M>
+inline void add_scaled(Vec::I (&sum)[M], const Vec::I (&dot)[M], Vec::I scale) {
+  for (int m = 0; m < M; ++m) sum[m] = Vec::iadd(sum[m], Vec::imul(dot[m], scale));
+}
+
+// Group s of 256 inputs: of the weights of a block, and of M rows of activations.
+template <int M>
+struct Group {
+  const uint8_t* codes;
+  const Quantised256* in[M];
+
+  Group(const Matrix& w, int block, const Activations& x, size_t row, int s)
+      : codes(w.block(block) + static_cast<size_t>(s) * w.group_bytes) {
+    for (int m = 0; m < M; ++m) in[m] = x.k + (row + static_cast<size_t>(m)) * x.k_stride + s;
+  }
+};
+
+// Q4_K and Q5_K. Scales of a group: 8 x 16 sc, 4 x 16 pairs of mn, 16 d, 16 dmin.
+template <int Bits>
+struct KMinTile {
+  template <int M>
+  static void run(const Matrix& w, int block, const Activations& x, size_t row, float* y, size_t stride) {
+    Vec::F acc[M];
+    clear(acc);
+    for (int s = 0; s < w.inputs / kSuper; ++s) {
+      const Group<M> group(w, block, x, row, s);
+      const uint8_t* scales = group.codes + 8 * chunk_bytes(Bits);
+      Vec::I sum[M];
+      clear(sum);
+      for (int c = 0; c < 8; ++c) {
+        const int8_t* codes[M];
+        for (int m = 0; m < M; ++m) codes[m] = group.in[m]->codes + 32 * c;
+        Vec::I dot[M];
+        clear(dot);
+        add_quads<Bits, M, 0, 8>(dot, group.codes + c * chunk_bytes(Bits), codes);
+        add_scaled(sum, dot, Vec::load_u8(scales + 16 * c));
+      }
+      for (int line = 0; line < 320; line += 64) prefetch(scales + line);
+      const auto* d16 = reinterpret_cast<const uint16_t*>(scales + 256);
+      const Vec::F d = Vec::load_half(d16);
+      const Vec::F dmin = Vec::sub(Vec::zero(), Vec::load_half(d16 + 16));
+      for (int m = 0; m < M; ++m) {
+        Vec::I low = Vec::izero();
+        for (int j = 0; j < 4; ++j) low = Vec::dot2(low, Vec::widen_u8(scales + 128 + 32 * j), group.in[m]->sums32 + 2 * j);
+        const Vec::F scale = Vec::set(group.in[m]->scale);
+        acc[m] = Vec::fma(Vec::to_float(sum[m]), Vec::mul(d, scale), acc[m]);
+        acc[m] = Vec::fma(Vec::to_float(low), Vec::mul(dmin, scale), acc[m]);
+      }
+    }
+    store_tile(acc, w, block, y, stride);
+  }
+};
+
+// Q6_K. Scales of a group: 16 x 16 sc (int8), 16 d.
+struct KOffsetTile {
+  template <int M>
+  static void run(const Matrix& w, int block, const Activations& x, size_t row, float* y, size_t stride) {
+    Vec::F acc[M];
+    clear(acc);
+    for (int s = 0; s < w.inputs / kSuper; ++s) {
+      const Group<M> group(w, block, x, row, s);
+      const uint8_t* scales = group.codes + 8 * chunk_bytes(6);
+      Vec::I sum[M];
+      clear(sum);
+      for (int c = 0; c < 8; ++c) {
+        half<0>(sum, group, c, scales);
+        half<4>(sum, group, c, scales);
+      }
+      for (int line = 0; line < 320; line += 64) prefetch(scales + line);
+      const Vec::F d = Vec::load_half(reinterpret_cast<const uint16_t*>(scales + 256));
+      for (int m = 0; m < M; ++m) {
+        acc[m] = Vec::fma(Vec::to_float(sum[m]), Vec::mul(d, Vec::set(group.in[m]->scale)), acc[m]);
+      }
+    }
+    store_tile(acc, w, block, y, stride);
+  }
+
+  // Sixteen inputs share a scale: the four quads of chunk c from First on.
+  template <int First, int M>
+  static void half(Vec::I (&sum)[M], const Group<M>& group, int c, const uint8_t* scales) {
+    const int part = 2 * c + First / 4;
+    const int8_t* codes[M];
+    Vec::I dot[M];
+    for (int m = 0; m < M; ++m) {
+      codes[m] = group.in[m]->codes + 32 * c;
+      dot[m] = Vec::iset(group.in[m]->offsets16[part]);
+    }
+    add_quads<6, M, First, 4>(dot, group.codes + c * chunk_bytes(6), codes);
+    add_scaled(sum, dot, Vec::load_s8(scales + 16 * part));
+  }
+};
+
+constexpr int log2_of(int n) { return n <= 1 ? 0 : 1 + log2_of(n / 2); }
+
+// Q4_0, Q5_0, Q8_0 (an offset, no minimum) and Q4_1, Q5_1 (a minimum, no offset).
+template <int Bits, int Offset, bool Min>
+struct SmallTile {
+  static constexpr int kScaleBytes = Min ? 64 : 32;
+
+  template <int M>
+  static void run(const Matrix& w, int block, const Activations& x, size_t row, float* y, size_t stride) {
+    Vec::F acc[M];
+    clear(acc);
+    const int chunks = w.inputs / kChunk;
+    for (int start = 0; start < chunks; start += 8) {
+      const int count = chunks - start < 8 ? chunks - start : 8;
+      const uint8_t* group = w.block(block) + static_cast<size_t>(start / 8) * w.group_bytes;
+      const uint8_t* scales = group + count * chunk_bytes(Bits);
+      for (int line = 0; line < 8 * kScaleBytes; line += 64) prefetch(scales + line);
+      const Quantised32* in[M];
+      for (int m = 0; m < M; ++m) in[m] = x.small + (row + static_cast<size_t>(m)) * x.small_stride + start;
+      for (int c = 0; c < count; ++c) add_chunk(acc, group + c * chunk_bytes(Bits), scales + c * kScaleBytes, in, c);
+    }
+    store_tile(acc, w, block, y, stride);
+  }
+
+  template <int M>
+  static void add_chunk(Vec::F (&acc)[M], const uint8_t* chunk, const uint8_t* scales, const Quantised32* const (&in)[M],
+                        int c) {
+    const int8_t* codes[M];
+    Vec::I dot[M];
+    for (int m = 0; m < M; ++m) {
+      codes[m] = in[m][c].codes;
+      dot[m] = Min ? Vec::izero() : Vec::ishl<log2_of(Offset)>(Vec::iset(in[m][c].negative_sum));
+    }
+    add_quads<Bits, M, 0, 8>(dot, chunk, codes);
+    const Vec::F d = Vec::load_half(reinterpret_cast<const uint16_t*>(scales));
+    for (int m = 0; m < M; ++m) {
+      acc[m] = Vec::fma(Vec::to_float(dot[m]), Vec::mul(d, Vec::set(in[m][c].scale)), acc[m]);
+      if constexpr (Min) {
+        const Vec::F low = Vec::load_half(reinterpret_cast<const uint16_t*>(scales + 32));
+        acc[m] = Vec::fma(low, Vec::set(in[m][c].scaled_sum), acc[m]);
+      }
+    }
+  }
+};
+
+struct LoadF32 {
+  using T = float;
+  static Vec::F load(const T* p) { return Vec::load(p); }
+};
+struct LoadF16 {
+  using T = uint16_t;
+  static Vec::F load(const T* p) { return Vec::load_half(p); }
+};
+struct LoadBF16 {
+  using T = uint16_t;
+  static Vec::F load(const T* p) { return Vec::load_bf16(p); }
+};
+
+template <class Loader>
+struct DenseTile {
+  template <int M>
+  static void run(const Matrix& w, int block, const Activations& x, size_t row, float* y, size_t stride) {
+    Vec::F acc[M];
+    clear(acc);
+    const auto* weights = reinterpret_cast<const typename Loader::T*>(w.block(block));
+    const float* in[M];
+    for (int m = 0; m < M; ++m) in[m] = x.dense + (row + static_cast<size_t>(m)) * x.dense_stride;
+    for (int i = 0; i < w.inputs; ++i, weights += kLanes) {
+      prefetch(weights);
+      const Vec::F v = Loader::load(weights);
+      for (int m = 0; m < M; ++m) acc[m] = Vec::fma(v, Vec::set(in[m][i]), acc[m]);
+    }
+    store_tile(acc, w, block, y, stride);
+  }
+};
+
+template <class Tile>
+void tile_rows(int rows, const Matrix& w, int block, const Activations& x, size_t row, float* y, size_t stride) {
+  if constexpr (Vec::kMaxRows >= 8) {
+    switch (rows) {
+      case 8: return Tile::template run<8>(w, block, x, row, y, stride);
+      case 7: return Tile::template run<7>(w, block, x, row, y, stride);
+      case 6: return Tile::template run<6>(w, block, x, row, y, stride);
+      case 5: return Tile::template run<5>(w, block, x, row, y, stride);
+      default: break;
+    }
+  }
+  if constexpr (Vec::kMaxRows >= 4) {
+    switch (rows) {
+      case 4: return Tile::template run<4>(w, block, x, row, y, stride);
+      case 3: return Tile::template run<3>(w, block, x, row, y, stride);
+      case 2: return Tile::template run<2>(w, block, x, row, y, stride);
+      default: break;
+    }
+  }
+  Tile::template run<1>(w, block, x, row, y, stride);
+}
+
+// y[r][o] = sum_i w[o][i] x[r][i] for rows [0, rows) and the outputs of blocks [first, last).
+template <class Tile>
+void multiply(const Matrix& w, int first, int last, const Activations& x, int rows, float* y, size_t stride) {
+  const int parts = (rows + Vec::kMaxRows - 1) / Vec::kMaxRows;
+  for (int block = first; block < last; ++block) {
+    for (int part = 0; part < parts; ++part) {
+      const auto begin = static_cast<size_t>(rows * part / parts);
+      const auto end = static_cast<size_t>(rows * (part + 1) / parts);
+      tile_rows<Tile>(static_cast<int>(end - begin), w, block, x, begin, y + begin * stride, stride);
+    }
+  }
+}
+
+void matmul(const Matrix& w, int first, int last, const Activations& x, int rows, float* y, size_t stride) {
+  switch (w.format) {
+    case Format::F32: return multiply<DenseTile<LoadF32>>(w, first, last, x, rows, y, stride);
+    case Format::F16: return multiply<DenseTile<LoadF16>>(w, first, last, x, rows, y, stride);
+    case Format::BF16: return multiply<DenseTile<LoadBF16>>(w, first, last, x, rows, y, stride);
+    case Format::Q4_0: return multiply<SmallTile<4, 8, false>>(w, first, last, x, rows, y, stride);
+    case Format::Q4_1: return multiply<SmallTile<4, 0, true>>(w, first, last, x, rows, y, stride);
+    case Format::Q5_0: return multiply<SmallTile<5, 16, false>>(w, first, last, x, rows, y, stride);
+    case Format::Q5_1: return multiply<SmallTile<5, 0, true>>(w, first, last, x, rows, y, stride);
+    case Format::Q8_0: return multiply<SmallTile<8, 128, false>>(w, first, last, x, rows, y, stride);
+    case Format::Q4_K: return multiply<KMinTile<4>>(w, first, last, x, rows, y, stride);
+    case Format::Q5_K: return multiply<KMinTile<5>>(w, first, last, x, rows, y, stride);
+    case Format::Q6_K: return multiply<KOffsetTile>(w, first, last, x, rows, y, stride);
+  }
+}
+
+}  // namespace
+}  // namespace sonoran

@@ -1,0 +1,88 @@
+// Sixteen lanes on AVX512-VNNI. The three vec_*.hpp define the same operations with the same bits.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+namespace sonoran {
+namespace {
+
+struct Vec {
+  using F = __m512;   // 16 floats
+  using I = __m512i;  // 16 int32
+  using Q = __m512i;  // 64 bytes: 4 of each lane
+  static constexpr int kMaxRows = 8;
+
+  static F zero() { return _mm512_setzero_ps(); }
+  static F set(float v) { return _mm512_set1_ps(v); }
+  static F load(const float* p) { return _mm512_loadu_ps(p); }
+  static void store(float* p, F v) { _mm512_storeu_ps(p, v); }
+  static F load_half(const uint16_t* p) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  }
+  static void store_half(uint16_t* p, F v) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
+                        _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+  }
+  static F load_bf16(const uint16_t* p) {
+    const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
+  }
+  static F add(F a, F b) { return _mm512_add_ps(a, b); }
+  static F sub(F a, F b) { return _mm512_sub_ps(a, b); }
+  static F mul(F a, F b) { return _mm512_mul_ps(a, b); }
+  static F div(F a, F b) { return _mm512_div_ps(a, b); }
+  static F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
+  static F max(F a, F b) { return _mm512_max_ps(a, b); }
+  static F min(F a, F b) { return _mm512_min_ps(a, b); }
+  static F abs(F a) { return _mm512_abs_ps(a); }
+  static F round(F a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+  static F to_float(I a) { return _mm512_cvtepi32_ps(a); }
+  static I to_int(F a) { return _mm512_cvtps_epi32(a); }
+  static F scale_by_power(F a, I n) {  // a * 2^n, n within the normal exponents
+    return _mm512_mul_ps(a, _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(n, _mm512_set1_epi32(127)), 23)));
+  }
+
+  static I izero() { return _mm512_setzero_si512(); }
+  static I iset(int32_t v) { return _mm512_set1_epi32(v); }
+  static I iadd(I a, I b) { return _mm512_add_epi32(a, b); }
+  static I imul(I a, I b) { return _mm512_mullo_epi32(a, b); }
+  template <int N>
+  static I ishl(I a) {
+    return _mm512_slli_epi32(a, N);
+  }
+  static I load_u8(const uint8_t* p) {
+    return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  }
+  static I load_s8(const uint8_t* p) {
+    return _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  }
+  static void store_s8(int8_t* p, I v) {  // values already within int8
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(v));
+  }
+
+  static Q load_bytes(const uint8_t* p) { return _mm512_loadu_si512(p); }
+  static Q and_bytes(Q a, uint8_t mask) { return _mm512_and_si512(a, _mm512_set1_epi8(static_cast<char>(mask))); }
+  static Q or_bytes(Q a, Q b) { return _mm512_or_si512(a, b); }
+  template <int N>
+  static Q shift(Q a) {  // left by N bits if positive, right by -N otherwise; bits cross bytes, mask afterwards
+    if constexpr (N > 0) return _mm512_slli_epi16(a, N);
+    if constexpr (N < 0) return _mm512_srli_epi16(a, -N);
+    return a;
+  }
+  // Per lane, sum of 4 products of unsigned codes (Bits wide) and signed bytes x (the same 4 for every lane).
+  template <int Bits>
+  static I dot4(I acc, Q codes, const int8_t* x) {
+    return _mm512_dpbusd_epi32(acc, codes, _mm512_set1_epi32(*reinterpret_cast<const int32_t*>(x)));
+  }
+  static Q widen_u8(const uint8_t* p) {  // 32 bytes -> 32 int16
+    return _mm512_cvtepu8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  }
+  static I dot2(I acc, Q pairs, const int16_t* x) {
+    return _mm512_dpwssd_epi32(acc, pairs, _mm512_set1_epi32(*reinterpret_cast<const int32_t*>(x)));
+  }
+};
+
+}  // namespace
+}  // namespace sonoran

@@ -1,0 +1,115 @@
+// Sixteen lanes in plain C++: the slow, obvious reference beside the fast paths, and the fallback everywhere else.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#include "core/half.hpp"
+
+namespace sonoran {
+namespace {
+
+struct Vec {
+  struct F {
+    float v[16];
+  };
+  struct I {
+    int32_t v[16];
+  };
+  struct Q {
+    uint8_t v[64];
+  };
+  static constexpr int kMaxRows = 1;
+
+  template <class R, class Op>
+  static R map(Op op) {
+    R r;
+    for (int i = 0; i < 16; ++i) r.v[i] = op(i);
+    return r;
+  }
+  static F zero() { return set(0.0f); }
+  static F set(float x) { return map<F>([&](int) { return x; }); }
+  static F load(const float* p) { return map<F>([&](int i) { return p[i]; }); }
+  static void store(float* p, F x) { std::memcpy(p, x.v, sizeof x.v); }
+  static F load_half(const uint16_t* p) { return map<F>([&](int i) { return half_to_float(p[i]); }); }
+  static void store_half(uint16_t* p, F x) {
+    for (int i = 0; i < 16; ++i) p[i] = float_to_half(x.v[i]);
+  }
+  static F load_bf16(const uint16_t* p) { return map<F>([&](int i) { return bf16_to_float(p[i]); }); }
+  static F add(F x, F y) { return map<F>([&](int i) { return x.v[i] + y.v[i]; }); }
+  static F sub(F x, F y) { return map<F>([&](int i) { return x.v[i] - y.v[i]; }); }
+  static F mul(F x, F y) { return map<F>([&](int i) { return x.v[i] * y.v[i]; }); }
+  static F div(F x, F y) { return map<F>([&](int i) { return x.v[i] / y.v[i]; }); }
+  static F fma(F x, F y, F z) { return map<F>([&](int i) { return std::fma(x.v[i], y.v[i], z.v[i]); }); }
+  static F max(F x, F y) { return map<F>([&](int i) { return x.v[i] > y.v[i] ? x.v[i] : y.v[i]; }); }
+  static F min(F x, F y) { return map<F>([&](int i) { return x.v[i] < y.v[i] ? x.v[i] : y.v[i]; }); }
+  static F abs(F x) { return map<F>([&](int i) { return std::fabs(x.v[i]); }); }
+  static F round(F x) { return map<F>([&](int i) { return std::nearbyint(x.v[i]); }); }
+  static F to_float(I x) { return map<F>([&](int i) { return static_cast<float>(x.v[i]); }); }
+  static I to_int(F x) {
+    // Out of range and NaN give INT_MIN, as on x86.
+    return map<I>([&](int i) {
+      const float r = std::nearbyint(x.v[i]);
+      return r >= -2147483648.0f && r < 2147483648.0f ? static_cast<int32_t>(r) : INT32_MIN;
+    });
+  }
+  static F scale_by_power(F x, I n) { return map<F>([&](int i) { return x.v[i] * std::ldexp(1.0f, n.v[i]); }); }
+
+  static I izero() { return iset(0); }
+  static I iset(int32_t x) { return map<I>([&](int) { return x; }); }
+  static I iadd(I x, I y) { return map<I>([&](int i) { return x.v[i] + y.v[i]; }); }
+  static I imul(I x, I y) { return map<I>([&](int i) { return x.v[i] * y.v[i]; }); }
+  template <int N>
+  static I ishl(I x) {
+    return map<I>([&](int i) { return x.v[i] * (1 << N); });
+  }
+  static I load_u8(const uint8_t* p) { return map<I>([&](int i) { return p[i]; }); }
+  static I load_s8(const uint8_t* p) { return map<I>([&](int i) { return static_cast<int8_t>(p[i]); }); }
+  static void store_s8(int8_t* p, I x) {
+    for (int i = 0; i < 16; ++i) p[i] = static_cast<int8_t>(x.v[i]);
+  }
+
+  static Q load_bytes(const uint8_t* p) {
+    Q q;
+    std::memcpy(q.v, p, sizeof q.v);
+    return q;
+  }
+  static Q and_bytes(Q x, uint8_t mask) {
+    for (auto& b : x.v) b &= mask;
+    return x;
+  }
+  static Q or_bytes(Q x, const Q& y) {
+    for (int i = 0; i < 64; ++i) x.v[i] |= y.v[i];
+    return x;
+  }
+  template <int N>
+  static Q shift(Q x) {
+    for (auto& b : x.v) b = static_cast<uint8_t>(N >= 0 ? b << (N >= 0 ? N : 0) : b >> (N < 0 ? -N : 0));
+    return x;
+  }
+  template <int Bits>
+  static I dot4(I acc, const Q& codes, const int8_t* x) {
+    for (int i = 0; i < 64; ++i) acc.v[i / 4] += int32_t{codes.v[i]} * x[i % 4];
+    return acc;
+  }
+  static Q widen_u8(const uint8_t* p) {
+    Q q;
+    for (int i = 0; i < 32; ++i) {
+      const uint16_t wide = p[i];
+      std::memcpy(q.v + 2 * i, &wide, 2);
+    }
+    return q;
+  }
+  static I dot2(I acc, const Q& pairs, const int16_t* x) {
+    for (int i = 0; i < 32; ++i) {
+      int16_t w;
+      std::memcpy(&w, pairs.v + 2 * i, 2);
+      acc.v[i / 2] += int32_t{w} * x[i % 2];
+    }
+    return acc;
+  }
+};
+
+}  // namespace
+}  // namespace sonoran

@@ -1,0 +1,406 @@
+#include "model/decoder.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "core/error.hpp"
+#include "weights/pack.hpp"
+
+namespace sonoran {
+
+Decoder::Decoder(const DecoderConfig& config, const std::vector<MatrixSpec>& specs, int threads, std::vector<int> cores,
+                 const char* instruction_set)
+    : config_(config),
+      hidden_(round_up(config.hidden_size, 16)),
+      intermediate_(round_up(config.intermediate_size, 16)),
+      dim_(round_up(config.head_dim, 16)),
+      attended_(round_up(config.num_heads * config.head_dim, 16)),
+      kernels_(select_kernels(instruction_set)),
+      pool_(threads, cores),
+      cores_(std::move(cores)),
+      weights_(specs),
+      kv_(config) {
+  scratch_.resize(static_cast<size_t>(pool_.threads()));
+  const int pairs = config.head_dim / 2;
+  for (int i = 0; i < pairs; ++i) {
+    double f = std::pow(config.rope_theta, -2.0 * i / config.head_dim);
+    if (!config.rope_factors.empty()) f /= config.rope_factors[static_cast<size_t>(i)];
+    frequencies_.push_back(f);
+  }
+}
+
+const Matrix* Decoder::require(const std::string& name, int outputs, int inputs) const {
+  const Matrix* m = weights_.matrix(name);
+  if (m == nullptr) throw ModelError("the model has no tensor " + name);
+  if (m->outputs != outputs || m->inputs != inputs) {
+    throw ModelError(name + " is " + std::to_string(m->outputs) + " x " + std::to_string(m->inputs) + ", expected " +
+                     std::to_string(outputs) + " x " + std::to_string(inputs));
+  }
+  return m;
+}
+
+const float* Decoder::require_vector(const std::string& name, int n) const {
+  const float* v = weights_.vector(name, n);
+  if (v == nullptr) throw ModelError("the model has no tensor " + name);
+  return v;
+}
+
+void Decoder::finish() {
+  const DecoderConfig& c = config_;
+  const int q = c.num_heads * c.head_dim;
+  const int kv = c.num_kv_heads * c.head_dim;
+  for (int i = 0; i < c.num_layers; ++i) {
+    const std::string p = "layers." + std::to_string(i) + ".";
+    Layer l{};
+    l.attn_norm = require_vector(p + "attn_norm", c.hidden_size);
+    l.ffn_norm = require_vector(p + "ffn_norm", c.hidden_size);
+    l.q = require(p + "q", q, c.hidden_size);
+    l.k = require(p + "k", kv, c.hidden_size);
+    l.v = require(p + "v", kv, c.hidden_size);
+    l.o = require(p + "o", c.hidden_size, q);
+    l.gate = require(p + "gate", c.intermediate_size, c.hidden_size);
+    l.up = require(p + "up", c.intermediate_size, c.hidden_size);
+    l.down = require(p + "down", c.hidden_size, c.intermediate_size);
+    l.q_bias = weights_.vector(p + "q_bias", q);
+    l.k_bias = weights_.vector(p + "k_bias", kv);
+    l.v_bias = weights_.vector(p + "v_bias", kv);
+    l.o_bias = weights_.vector(p + "o_bias", c.hidden_size);
+    l.q_norm = weights_.vector(p + "q_norm", c.head_dim);
+    l.k_norm = weights_.vector(p + "k_norm", c.head_dim);
+    layers_.push_back(l);
+  }
+  embed_ = require("embed", c.vocab_size, c.hidden_size);
+  output_ = weights_.matrix("output") == nullptr ? embed_ : require("output", c.vocab_size, c.hidden_size);
+  final_norm_ = require_vector("final_norm", c.hidden_size);
+}
+
+void Decoder::restrict_output(std::vector<int> blocks) {
+  for (const int b : blocks) {
+    if (b < 0 || b >= output_->blocks()) throw ConfigError("output block " + std::to_string(b) + " is out of range");
+  }
+  const std::lock_guard lock(mutex_);
+  output_blocks_ = std::move(blocks);
+}
+
+size_t Decoder::read_bytes() const {
+  size_t total = output_blocks_.empty() ? output_->bytes() : output_blocks_.size() * output_->block_bytes;
+  for (const Layer& l : layers_) {
+    for (const Matrix* m : {l.q, l.k, l.v, l.o, l.gate, l.up, l.down}) total += m->bytes();
+  }
+  return total;
+}
+
+void Decoder::check(const RowBatch& rows) const {
+  const auto fail = [](int row, const std::string& what) {
+    throw ConfigError("row " + std::to_string(row) + ": " + what);
+  };
+  const auto slots = static_cast<int64_t>(kv_.slots());
+  for (int i = 0; i < rows.n; ++i) {
+    if (rows.tokens[i] < 0 || rows.tokens[i] >= config_.vocab_size) {
+      fail(i, "token " + std::to_string(rows.tokens[i]) + " is outside the vocabulary of " + std::to_string(config_.vocab_size));
+    }
+    if (rows.slots[i] < 0 || rows.slots[i] >= slots) fail(i, "slot " + std::to_string(rows.slots[i]) + " is outside the KV memory");
+    if (rows.positions[i] < 0) fail(i, "negative position");
+    if (rows.sequences[i] < 0 || rows.sequences[i] >= rows.num_sequences) fail(i, "unknown sequence");
+    const int trunk = rows.trunk_lengths[i];
+    const int blocks = (trunk + config_.block_size - 1) / config_.block_size;
+    if (trunk < 0 || blocks > rows.table_width) fail(i, "trunk of " + std::to_string(trunk) + " exceeds the block table");
+    const int32_t* table = rows.block_tables + static_cast<size_t>(rows.sequences[i]) * static_cast<size_t>(rows.table_width);
+    for (int b = 0; b < blocks; ++b) {
+      if (table[b] < 0 || table[b] >= config_.num_blocks) fail(i, "block table has no block for part of the trunk");
+    }
+    const int first = rows.extra_offsets[i];
+    const int last = rows.extra_offsets[i + 1];
+    if (first < 0 || last < first) fail(i, "extra slots out of order");
+    if (trunk + last - first <= 0) fail(i, "sees nothing, not even itself");
+    for (int e = first; e < last; ++e) {
+      if (rows.extra_slots[e] < 0 || rows.extra_slots[e] >= slots) fail(i, "extra slot is outside the KV memory");
+    }
+    const int own = last > first ? rows.extra_slots[last - 1]
+                                 : table[(trunk - 1) / config_.block_size] * config_.block_size + (trunk - 1) % config_.block_size;
+    if (own != rows.slots[i]) fail(i, "the last slot it sees is " + std::to_string(own) + ", not its own " + std::to_string(rows.slots[i]));
+  }
+  std::vector<int32_t> written(rows.slots, rows.slots + rows.n);
+  std::sort(written.begin(), written.end());
+  const auto twice = std::adjacent_find(written.begin(), written.end());
+  if (twice != written.end()) throw ConfigError("two rows write slot " + std::to_string(*twice));
+}
+
+void Decoder::reserve(const RowBatch& rows) {
+  const auto n = static_cast<size_t>(rows.n);
+  const auto grow = [](auto& buffer, size_t size) {
+    if (buffer.size() < size) buffer.resize(size);
+  };
+  const auto hidden = static_cast<size_t>(hidden_);
+  const auto heads = static_cast<size_t>(config_.num_heads);
+  const auto dim = static_cast<size_t>(dim_);
+  const size_t kv = static_cast<size_t>(round_up(config_.num_kv_heads * config_.head_dim, 16));
+  const auto widest = static_cast<size_t>(std::max({hidden_, intermediate_, attended_}));
+  grow(b_.x, n * hidden), grow(b_.normed, n * hidden), grow(b_.down, n * hidden);
+  grow(b_.q, n * static_cast<size_t>(attended_)), grow(b_.k, n * kv), grow(b_.v, n * kv);
+  grow(b_.rotated, n * heads * dim);
+  grow(b_.attended, n * std::max(heads * dim, static_cast<size_t>(attended_)));
+  grow(b_.gate, n * static_cast<size_t>(intermediate_)), grow(b_.up, n * static_cast<size_t>(intermediate_));
+  grow(b_.cosines, n * frequencies_.size()), grow(b_.sines, n * frequencies_.size());
+  grow(b_.k_codes, n * (widest / 256 + 1)), grow(b_.small_codes, n * (widest / 32 + 1));
+  int most = 0;
+  for (int i = 0; i < rows.n; ++i) {
+    most = std::max(most, rows.trunk_lengths[i] + rows.extra_offsets[i + 1] - rows.extra_offsets[i]);
+  }
+  for (auto& s : scratch_) {
+    grow(s.scores, static_cast<size_t>(kMaxHeadsAtOnce) * static_cast<size_t>(round_up(most, 16) + 32));
+    grow(s.gathered, 16 * dim), grow(s.head, 2 * dim);
+  }
+}
+
+void Decoder::embed(const RowBatch& rows) {
+  pool_.run(rows.n, [&](int i, int) {
+    float* x = &b_.x[static_cast<size_t>(i) * static_cast<size_t>(hidden_)];
+    decode_row(*embed_, rows.tokens[i], x);
+    std::fill(x + config_.hidden_size, x + hidden_, 0.0f);
+  });
+}
+
+void Decoder::rotations(const RowBatch& rows) {
+  const size_t pairs = frequencies_.size();
+  pool_.run(rows.n, [&](int i, int) {
+    for (size_t p = 0; p < pairs; ++p) {
+      const double angle = rows.positions[i] * frequencies_[p];
+      b_.cosines[static_cast<size_t>(i) * pairs + p] = static_cast<float>(std::cos(angle));
+      b_.sines[static_cast<size_t>(i) * pairs + p] = static_cast<float>(std::sin(angle));
+    }
+  });
+}
+
+// x += residual (+ bias), normed = norm(x)
+void Decoder::normalise(int n, const float* residual, const float* bias, const float* weight) {
+  pool_.run(n, [&](int i, int) {
+    const size_t at = static_cast<size_t>(i) * static_cast<size_t>(hidden_);
+    float* x = &b_.x[at];
+    if (residual != nullptr) {
+      for (int d = 0; d < config_.hidden_size; ++d) x[d] += residual[at + static_cast<size_t>(d)];
+      if (bias != nullptr) {
+        for (int d = 0; d < config_.hidden_size; ++d) x[d] += bias[d];
+      }
+    }
+    kernels_.rms_norm(x, weight, hidden_, config_.hidden_size, config_.norm_epsilon, &b_.normed[at]);
+  });
+}
+
+// Quantises rows of `width` floats in the ways that the products need.
+Activations Decoder::prepare(int n, const float* x, int width, const std::vector<Product>& products) {
+  Activations a;
+  bool k = false;
+  bool small = false;
+  for (const Product& p : products) {
+    const Scheme scheme = format_info(p.weights->format).scheme;
+    k |= scheme == Scheme::KMin || scheme == Scheme::KOffset;
+    small |= scheme == Scheme::Scale || scheme == Scheme::ScaleMin;
+  }
+  const int inputs = products.front().weights->inputs;
+  a.dense = x, a.dense_stride = static_cast<size_t>(width);
+  a.k = b_.k_codes.data(), a.k_stride = static_cast<size_t>(inputs / 256);
+  a.small = b_.small_codes.data(), a.small_stride = static_cast<size_t>(inputs / 32);
+  if (!k && !small) return a;
+  pool_.run(n, [&](int i, int) {
+    const auto row = static_cast<size_t>(i);
+    if (k) kernels_.quantise256(x + row * a.dense_stride, inputs, &b_.k_codes[row * a.k_stride]);
+    if (small) kernels_.quantise32(x + row * a.dense_stride, inputs, &b_.small_codes[row * a.small_stride]);
+  });
+  return a;
+}
+
+// All products of the same activations in one parallel region.
+void Decoder::multiply(int n, const Activations& x, const std::vector<Product>& products) {
+  int total = 0;
+  for (const Product& p : products) total += p.weights->blocks();
+  // A few blocks at once so that a task can keep several in flight; few enough tasks to keep their cost out of sight.
+  const int per_task = pool_.threads() == 1 ? total : std::max(4, round_up(total / (pool_.threads() * 16), 4));
+  std::vector<std::pair<const Product*, int>> tasks;
+  for (const Product& p : products) {
+    for (int first = 0; first < p.weights->blocks(); first += per_task) tasks.emplace_back(&p, first);
+  }
+  pool_.run(static_cast<int>(tasks.size()), [&](int t, int) {
+    const auto& [p, first] = tasks[static_cast<size_t>(t)];
+    kernels_.matmul(*p->weights, first, std::min(first + per_task, p->weights->blocks()), x, n, p->out, p->stride);
+  });
+}
+
+// out[dim_] = rotate(norm(in)) * scale
+void Decoder::rotate_head(const float* in, const float* norm, const float* cosine, const float* sine, float scale,
+                          float* out) const {
+  const int dim = config_.head_dim;
+  std::copy(in, in + dim, out);
+  std::fill(out + dim, out + dim_, 0.0f);
+  if (norm != nullptr) kernels_.rms_norm(out, norm, dim_, dim, config_.norm_epsilon, out);
+  const int pairs = dim / 2;
+  const int step = config_.rope_interleaved ? 2 : 1;
+  const int partner = config_.rope_interleaved ? 1 : pairs;
+  for (int p = 0; p < pairs; ++p) {
+    const float a = out[p * step];
+    const float b = out[p * step + partner];
+    out[p * step] = (a * cosine[p] - b * sine[p]) * scale;
+    out[p * step + partner] = (a * sine[p] + b * cosine[p]) * scale;
+  }
+  if (dim % 2 != 0) out[dim - 1] *= scale;
+}
+
+// Adds biases, normalises and rotates queries and keys, writes keys and values into their slots.
+void Decoder::rotate_and_store(const RowBatch& rows, int index) {
+  const Layer& layer = layers_[static_cast<size_t>(index)];
+  const DecoderConfig& c = config_;
+  const int kv_width = round_up(c.num_kv_heads * c.head_dim, 16);
+  const float scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim));
+  const auto add = [](float* x, const float* bias, int n) {
+    if (bias == nullptr) return;
+    for (int i = 0; i < n; ++i) x[i] += bias[i];
+  };
+  pool_.run(rows.n, [&](int i, int thread) {
+    const auto row = static_cast<size_t>(i);
+    float* q = &b_.q[row * static_cast<size_t>(attended_)];
+    float* k = &b_.k[row * static_cast<size_t>(kv_width)];
+    float* v = &b_.v[row * static_cast<size_t>(kv_width)];
+    add(q, layer.q_bias, c.num_heads * c.head_dim);
+    add(k, layer.k_bias, c.num_kv_heads * c.head_dim);
+    add(v, layer.v_bias, c.num_kv_heads * c.head_dim);
+    const float* cosine = &b_.cosines[row * frequencies_.size()];
+    const float* sine = &b_.sines[row * frequencies_.size()];
+    for (int h = 0; h < c.num_heads; ++h) {
+      float* out = &b_.rotated[(row * static_cast<size_t>(c.num_heads) + static_cast<size_t>(h)) * static_cast<size_t>(dim_)];
+      rotate_head(q + h * c.head_dim, layer.q_norm, cosine, sine, scale, out);
+    }
+    float* key = scratch_[static_cast<size_t>(thread)].head.data();
+    float* value = key + dim_;
+    for (int h = 0; h < c.num_kv_heads; ++h) {
+      rotate_head(k + h * c.head_dim, layer.k_norm, cosine, sine, 1.0f, key);
+      std::copy(v + h * c.head_dim, v + (h + 1) * c.head_dim, value);
+      std::fill(value + c.head_dim, value + dim_, 0.0f);
+      kernels_.store_kv(key, value, rows.slots[i], h, c.num_kv_heads, dim_, kv_.keys(index), kv_.values(index));
+    }
+  });
+}
+
+void Decoder::attention(const RowBatch& rows, int index) {
+  const DecoderConfig& c = config_;
+  const int group = c.num_heads / c.num_kv_heads;
+  const bool direct = dim_ == c.head_dim && attended_ == c.num_heads * c.head_dim;
+  const size_t padded_row = static_cast<size_t>(c.num_heads) * static_cast<size_t>(dim_);
+  const size_t out_row = direct ? static_cast<size_t>(attended_) : padded_row;
+  pool_.run(rows.n * c.num_kv_heads, [&](int task, int thread) {
+    const int i = task / c.num_kv_heads;
+    const int kv_head = task % c.num_kv_heads;
+    Scratch& scratch = scratch_[static_cast<size_t>(thread)];
+    const size_t head_at = static_cast<size_t>(kv_head * group) * static_cast<size_t>(dim_);
+    AttentionArgs a{};
+    a.queries = &b_.rotated[static_cast<size_t>(i) * padded_row + head_at];
+    a.heads = group, a.head_dim = dim_, a.kv_head = kv_head, a.kv_heads = c.num_kv_heads;
+    a.keys = kv_.keys(index), a.values = kv_.values(index);
+    a.table = rows.block_tables + static_cast<size_t>(rows.sequences[i]) * static_cast<size_t>(rows.table_width);
+    a.tiles_per_block = c.block_size / 16;
+    a.trunk = rows.trunk_lengths[i];
+    a.extra_slots = rows.extra_slots + rows.extra_offsets[i];
+    a.extras = rows.extra_offsets[i + 1] - rows.extra_offsets[i];
+    if (c.sliding_window > 0) a.first = std::max(0, a.trunk + a.extras - c.sliding_window);
+    a.scores = scratch.scores.data(), a.gathered = scratch.gathered.data();
+    a.out = &b_.attended[static_cast<size_t>(i) * out_row + head_at];
+    kernels_.attend(a);
+  });
+  if (direct) return;
+  // Close the gaps that the padding of the heads left, front to back: a row never overtakes the one it reads.
+  for (int i = 0; i < rows.n; ++i) {
+    const float* from = &b_.attended[static_cast<size_t>(i) * padded_row];
+    std::vector<float> dense(static_cast<size_t>(attended_), 0.0f);
+    for (int h = 0; h < c.num_heads; ++h) std::copy(from + h * dim_, from + h * dim_ + c.head_dim, dense.begin() + h * c.head_dim);
+    std::copy(dense.begin(), dense.end(), &b_.attended[static_cast<size_t>(i) * static_cast<size_t>(attended_)]);
+  }
+}
+
+void Decoder::feed_forward(int n, const Layer& layer) {
+  const auto width = static_cast<size_t>(intermediate_);
+  const std::vector<Product> wide = {{layer.gate, b_.gate.data(), width}, {layer.up, b_.up.data(), width}};
+  multiply(n, prepare(n, b_.normed.data(), hidden_, wide), wide);
+  pool_.run(n, [&](int i, int) {
+    kernels_.silu_mul(&b_.gate[static_cast<size_t>(i) * width], &b_.up[static_cast<size_t>(i) * width], intermediate_);
+  });
+  const std::vector<Product> down = {{layer.down, b_.down.data(), static_cast<size_t>(hidden_)}};
+  multiply(n, prepare(n, b_.gate.data(), intermediate_, down), down);
+}
+
+void Decoder::multiply_output(int n, const Activations& x, float* logits) {
+  const auto vocab = static_cast<size_t>(config_.vocab_size);
+  if (output_blocks_.empty()) return multiply(n, x, {{output_, logits, vocab}});
+  std::fill(logits, logits + static_cast<size_t>(n) * vocab, -std::numeric_limits<float>::infinity());
+  // Runs of neighbouring blocks, cut to at most 64.
+  std::vector<std::pair<int, int>> runs;
+  for (const int b : output_blocks_) {
+    if (!runs.empty() && runs.back().second == b && b - runs.back().first < 64) {
+      runs.back().second = b + 1;
+    } else {
+      runs.emplace_back(b, b + 1);
+    }
+  }
+  pool_.run(static_cast<int>(runs.size()), [&](int t, int) {
+    const auto& [first, last] = runs[static_cast<size_t>(t)];
+    kernels_.matmul(*output_, first, last, x, n, logits, vocab);
+  });
+}
+
+void Decoder::output(const RowBatch& rows, float* logits) {
+  int n = 0;
+  const auto width = static_cast<size_t>(hidden_);
+  for (int i = 0; i < rows.n; ++i) {
+    if (rows.wants_logits[i] == 0) continue;
+    const float* x = &b_.x[static_cast<size_t>(i) * width];
+    kernels_.rms_norm(x, final_norm_, hidden_, config_.hidden_size, config_.norm_epsilon, &b_.normed[static_cast<size_t>(n) * width]);
+    ++n;
+  }
+  if (n == 0) return;
+  multiply_output(n, prepare(n, b_.normed.data(), hidden_, {{output_, logits, 0}}), logits);
+  const auto vocab = static_cast<size_t>(config_.vocab_size);
+  const bool restricted = !output_blocks_.empty();
+  for (int i = 0; i < n; ++i) {
+    const float* row = logits + static_cast<size_t>(i) * vocab;
+    bool bad = false;
+    for (size_t v = 0; v < vocab; ++v) {
+      const bool finite = std::fabs(row[v]) <= std::numeric_limits<float>::max();
+      bad |= !finite && !(restricted && row[v] < 0.0f);
+    }
+    if (bad) throw NumericsError("the model produced logits that are not finite; its weights are likely corrupt");
+  }
+}
+
+void Decoder::forward(const RowBatch& rows, float* logits) {
+  const std::lock_guard lock(mutex_);
+  if (embed_ == nullptr) throw ConfigError("the model is not loaded");
+  check(rows);
+  const PinnedHere pinned(cores_.empty() ? cores_ : std::vector<int>{cores_.front()});
+  reserve(rows);
+  embed(rows);
+  rotations(rows);
+  const int n = rows.n;
+  const auto kv_width = static_cast<size_t>(round_up(config_.num_kv_heads * config_.head_dim, 16));
+  const float* residual = nullptr;
+  for (int index = 0; index < config_.num_layers; ++index) {
+    const Layer& layer = layers_[static_cast<size_t>(index)];
+    normalise(n, residual, nullptr, layer.attn_norm);
+    const std::vector<Product> qkv = {{layer.q, b_.q.data(), static_cast<size_t>(attended_)},
+                                      {layer.k, b_.k.data(), kv_width},
+                                      {layer.v, b_.v.data(), kv_width}};
+    multiply(n, prepare(n, b_.normed.data(), hidden_, qkv), qkv);
+    rotate_and_store(rows, index);
+    attention(rows, index);
+    const std::vector<Product> o = {{layer.o, b_.down.data(), static_cast<size_t>(hidden_)}};
+    multiply(n, prepare(n, b_.attended.data(), attended_, o), o);
+    normalise(n, b_.down.data(), layer.o_bias, layer.ffn_norm);
+    feed_forward(n, layer);
+    residual = b_.down.data();
+  }
+  for (int i = 0; i < n; ++i) {
+    const size_t at = static_cast<size_t>(i) * static_cast<size_t>(hidden_);
+    for (int d = 0; d < config_.hidden_size; ++d) b_.x[at + static_cast<size_t>(d)] += residual[at + static_cast<size_t>(d)];
+  }
+  output(rows, logits);
+}
+
+}  // namespace sonoran

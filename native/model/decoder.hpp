@@ -1,0 +1,114 @@
+// The decoder: one forward pass over rows that may be prefill, decoding, verification or branches of a draft.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "kernels/kernels.hpp"
+#include "model/config.hpp"
+#include "model/kv_memory.hpp"
+#include "model/weight_store.hpp"
+#include "runtime/thread_pool.hpp"
+
+namespace sonoran {
+
+// See sonoran.backends.base.Rows for the meaning of the fields.
+struct RowBatch {
+  int n = 0;
+  const int32_t* tokens = nullptr;
+  const int32_t* positions = nullptr;
+  const int32_t* slots = nullptr;
+  const int32_t* sequences = nullptr;
+  const int32_t* trunk_lengths = nullptr;
+  const int32_t* wants_logits = nullptr;
+  const int32_t* block_tables = nullptr;
+  int num_sequences = 0;
+  int table_width = 0;
+  const int32_t* extra_offsets = nullptr;
+  const int32_t* extra_slots = nullptr;
+};
+
+class Decoder {
+ public:
+  Decoder(const DecoderConfig& config, const std::vector<MatrixSpec>& specs, int threads, std::vector<int> cores,
+          const char* instruction_set);
+
+  WeightStore& weights() { return weights_; }
+  ThreadPool& pool() { return pool_; }
+  KvMemory& kv() { return kv_; }
+  const Kernels& kernels() const { return kernels_; }
+  int vocab_size() const { return config_.vocab_size; }
+
+  // Checks that every tensor is there with the right shape; call after loading.
+  void finish();
+
+  // Computes only the output rows of these 16-row blocks from now on; other logits are minus infinity.
+  void restrict_output(std::vector<int> blocks);
+
+  // Bytes of weights that a pass reads.
+  size_t read_bytes() const;
+
+  // Writes [rows that want logits][vocab_size]. Throws ConfigError for malformed rows, NumericsError if a logit is not
+  // finite. One pass at a time; concurrent callers wait.
+  void forward(const RowBatch& rows, float* logits);
+
+ private:
+  struct Layer {
+    const float *attn_norm, *ffn_norm, *q_bias, *k_bias, *v_bias, *o_bias, *q_norm, *k_norm;
+    const Matrix *q, *k, *v, *o, *gate, *up, *down;
+  };
+  struct Product {
+    const Matrix* weights;
+    float* out;
+    size_t stride;
+  };
+  // Float buffers of a pass, one row each; widths are multiples of 16.
+  struct Buffers {
+    std::vector<float> x, normed, q, k, v, rotated, attended, gate, up, down, cosines, sines;
+    std::vector<Quantised256> k_codes;
+    std::vector<Quantised32> small_codes;
+  };
+  struct Scratch {
+    std::vector<float> scores, head;
+    std::vector<uint16_t> gathered;
+  };
+
+  const Matrix* require(const std::string& name, int outputs, int inputs) const;
+  const float* require_vector(const std::string& name, int n) const;
+  void check(const RowBatch& rows) const;
+  void reserve(const RowBatch& rows);
+  void embed(const RowBatch& rows);
+  void rotations(const RowBatch& rows);
+  void normalise(int n, const float* residual, const float* bias, const float* weight);
+  Activations prepare(int n, const float* x, int width, const std::vector<Product>& products);
+  void multiply(int n, const Activations& x, const std::vector<Product>& products);
+  void multiply_output(int n, const Activations& x, float* logits);
+  void rotate_and_store(const RowBatch& rows, int index);
+  void rotate_head(const float* in, const float* norm, const float* cosine, const float* sine, float scale, float* out) const;
+  void attention(const RowBatch& rows, int index);
+  void feed_forward(int n, const Layer& layer);
+  void output(const RowBatch& rows, float* logits);
+
+  DecoderConfig config_;
+  int hidden_;        // padded widths
+  int intermediate_;
+  int dim_;
+  int attended_;
+  const Kernels& kernels_;
+  ThreadPool pool_;
+  std::vector<int> cores_;
+  WeightStore weights_;
+  KvMemory kv_;
+  std::vector<Layer> layers_;
+  const Matrix* embed_ = nullptr;
+  const Matrix* output_ = nullptr;
+  const float* final_norm_ = nullptr;
+  std::vector<double> frequencies_;
+  std::vector<int> output_blocks_;  // empty: all
+  Buffers b_;
+  std::vector<Scratch> scratch_;
+  std::mutex mutex_;
+};
+
+}  // namespace sonoran

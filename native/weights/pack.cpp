@@ -1,0 +1,170 @@
+#include "weights/pack.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "core/error.hpp"
+#include "core/half.hpp"
+#include "weights/file_blocks.hpp"
+
+namespace sonoran {
+
+namespace {
+
+void write_u16(uint8_t* p, uint16_t v) { std::memcpy(p, &v, 2); }
+
+// Sets the 32 codes of one lane in a zeroed chunk.
+void put_codes(uint8_t* chunk, int bits, int lane, const uint8_t* codes) {
+  for (int q = 0; q < 8; ++q) {
+    for (int i = 0; i < 4; ++i) {
+      const int byte = 4 * lane + i;
+      const int code = codes[4 * q + i];
+      if (bits == 8) {
+        chunk[64 * q + byte] = static_cast<uint8_t>(code);
+        continue;
+      }
+      chunk[64 * (q / 2) + byte] |= static_cast<uint8_t>((code & 15) << (4 * (q % 2)));
+      if (bits == 5) chunk[256 + byte] |= static_cast<uint8_t>((code >> 4) << q);
+      if (bits == 6) chunk[256 + 64 * (q / 4) + byte] |= static_cast<uint8_t>((code >> 4) << (2 * (q % 4)));
+    }
+  }
+}
+
+int get_code(const uint8_t* chunk, int bits, int lane, int input) {
+  const int q = input / 4;
+  const int byte = 4 * lane + input % 4;
+  if (bits == 8) return chunk[64 * q + byte];
+  int code = (chunk[64 * (q / 2) + byte] >> (4 * (q % 2))) & 15;
+  if (bits == 5) code |= ((chunk[256 + byte] >> q) & 1) << 4;
+  if (bits == 6) code |= ((chunk[256 + 64 * (q / 4) + byte] >> (2 * (q % 4))) & 3) << 4;
+  return code;
+}
+
+void put_scales(uint8_t* scales, Scheme scheme, int lane, const FileBlock& block) {
+  switch (scheme) {
+    case Scheme::Scale: write_u16(scales + 2 * lane, block.d); break;
+    case Scheme::ScaleMin:
+      write_u16(scales + 2 * lane, block.d);
+      write_u16(scales + 32 + 2 * lane, block.m);
+      break;
+    case Scheme::KMin:
+      for (int j = 0; j < 8; ++j) scales[16 * j + lane] = block.sc[j];
+      for (int j = 0; j < 8; ++j) scales[128 + 32 * (j / 2) + 2 * lane + j % 2] = block.mn[j];
+      write_u16(scales + 256 + 2 * lane, block.d);
+      write_u16(scales + 288 + 2 * lane, block.m);
+      break;
+    case Scheme::KOffset:
+      for (int j = 0; j < 16; ++j) scales[16 * j + lane] = block.sc[j];
+      write_u16(scales + 256 + 2 * lane, block.d);
+      break;
+    case Scheme::Dense: break;
+  }
+}
+
+void pack_dense(uint8_t* block, const uint8_t* rows, size_t row_bytes, size_t width, int lanes, int inputs) {
+  for (int lane = 0; lane < lanes; ++lane) {
+    const uint8_t* row = rows + static_cast<size_t>(lane) * row_bytes;
+    for (int i = 0; i < inputs; ++i) {
+      std::memcpy(block + (static_cast<size_t>(i) * kLanes + static_cast<size_t>(lane)) * width,
+                  row + static_cast<size_t>(i) * width, width);
+    }
+  }
+}
+
+void pack_one(const Matrix& m, int b, const uint8_t* rows, int lanes) {
+  const FormatInfo& info = format_info(m.format);
+  uint8_t* block = m.data + static_cast<size_t>(b) * m.block_bytes;
+  std::memset(block, 0, m.block_bytes);
+  const int groups = m.inputs / info.file_group;
+  const size_t row_bytes = static_cast<size_t>(groups) * static_cast<size_t>(info.file_bytes);
+  if (info.scheme == Scheme::Dense) {
+    return pack_dense(block, rows, row_bytes, static_cast<size_t>(info.file_bytes), lanes, m.inputs);
+  }
+  const int chunks = info.file_group / kChunk;
+  for (int g = 0; g < groups; ++g) {
+    for (int lane = 0; lane < lanes; ++lane) {
+      FileBlock file;
+      read_file_block(m.format, rows + static_cast<size_t>(lane) * row_bytes + static_cast<size_t>(g * info.file_bytes), file);
+      for (int c = 0; c < chunks; ++c) {
+        put_codes(block + place_of(m, g * chunks + c).codes, info.bits, lane, file.codes + kChunk * c);
+      }
+      put_scales(block + place_of(m, g * chunks).scales, info.scheme, lane, file);
+    }
+  }
+}
+
+float decode_one(const Matrix& m, const FormatInfo& info, const uint8_t* block, int lane, int input) {
+  const ChunkPlace place = place_of(m, input / kChunk);
+  const uint8_t* scales = block + place.scales;
+  const int code = get_code(block + place.codes, info.bits, lane, input % kChunk) - info.offset;
+  const auto value = static_cast<float>(code);
+  const auto half_at = [&](int byte) { return half_to_float(read_u16(scales + byte + 2 * lane)); };
+  const int j = input % kSuper;
+  switch (info.scheme) {
+    case Scheme::Scale: return half_at(0) * value;
+    case Scheme::ScaleMin: return half_at(0) * value + half_at(32);
+    case Scheme::KMin: {
+      const float d = half_at(256) * static_cast<float>(scales[16 * (j / 32) + lane]);
+      const float low = half_at(288) * static_cast<float>(scales[128 + 32 * (j / 64) + 2 * lane + j / 32 % 2]);
+      return d * value - low;
+    }
+    case Scheme::KOffset:
+      return half_at(256) * static_cast<float>(static_cast<int8_t>(scales[16 * (j / 16) + lane])) * value;
+    case Scheme::Dense: break;
+  }
+  return 0.0f;
+}
+
+float decode_dense(Format format, const uint8_t* p) {
+  if (format == Format::F16) return half_to_float(read_u16(p));
+  if (format == Format::BF16) return bf16_to_float(read_u16(p));
+  float v;
+  std::memcpy(&v, p, 4);
+  return v;
+}
+
+}  // namespace
+
+void pack_blocks(const Matrix& to, Format from, const uint8_t* rows, int first, int last) {
+  const FormatInfo& info = format_info(from);
+  const size_t row_bytes = static_cast<size_t>(to.inputs / info.file_group) * static_cast<size_t>(info.file_bytes);
+  const FormatInfo& target = format_info(to.format);
+  const size_t new_bytes = static_cast<size_t>(to.inputs / target.file_group) * static_cast<size_t>(target.file_bytes);
+  std::vector<uint8_t> decoded_block;
+  std::vector<uint8_t> requantised(to.format == from ? 0 : new_bytes * kLanes);
+  std::vector<float> values(to.format == from ? 0 : static_cast<size_t>(to.inputs));
+  for (int b = first; b < last; ++b) {
+    const int lanes = std::min(kLanes, to.outputs - b * kLanes);
+    const uint8_t* source = rows + static_cast<size_t>(b) * kLanes * row_bytes;
+    if (to.format == from) {
+      pack_one(to, b, source, lanes);
+      continue;
+    }
+    Matrix exact = plan_matrix(from, kLanes, to.inputs);
+    decoded_block.resize(exact.bytes());
+    exact.data = decoded_block.data();
+    pack_one(exact, 0, source, lanes);
+    for (int lane = 0; lane < lanes; ++lane) {
+      decode_row(exact, lane, values.data());
+      quantise_row(to.format, values.data(), to.inputs, requantised.data() + static_cast<size_t>(lane) * new_bytes);
+    }
+    pack_one(to, b, requantised.data(), lanes);
+  }
+}
+
+void decode_row(const Matrix& m, int row, float* out) {
+  const FormatInfo& info = format_info(m.format);
+  const uint8_t* block = m.block(row / kLanes);
+  const int lane = row % kLanes;
+  for (int i = 0; i < m.inputs; ++i) {
+    if (info.scheme == Scheme::Dense) {
+      const auto width = static_cast<size_t>(info.file_bytes);
+      out[i] = decode_dense(m.format, block + (static_cast<size_t>(i) * kLanes + static_cast<size_t>(lane)) * width);
+    } else {
+      out[i] = decode_one(m, info, block, lane, i);
+    }
+  }
+}
+
+}  // namespace sonoran

@@ -1,0 +1,184 @@
+"""The CPU backend: packed weights, paged fp16 KV memory and kernels in C++."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sonoran import _native
+from sonoran.backends.base import Rows
+from sonoran.backends.placement import place_threads
+from sonoran.errors import ConfigError, nearest
+from sonoran.types import FloatArray
+from sonoran.weights.config import ModelConfig
+from sonoran.weights.source import ModelFile
+from sonoran.weights.tensors import TensorInfo, dequantize
+
+Quantize = Literal["bf16", "int8", "int4"]
+LoadProgress = Callable[[int, int], None]
+"""Called with the bytes packed so far and the bytes in all."""
+
+_BITS = {
+    "F32": 32, "F16": 16, "BF16": 16, "Q8_0": 8, "Q6_K": 6, "Q5_0": 5, "Q5_1": 5, "Q5_K": 5,
+    "Q4_0": 4, "Q4_1": 4, "Q4_K": 4,
+}  # fmt: skip
+_GROUP = 32  # inputs that share a scale when weights are quantised on load
+
+
+class NativeBackend:
+    """A decoder on the CPU; implements the Backend protocol.
+
+    Weights keep the precision of the file, exactly; ``quantize`` lowers it once, per group of 32 inputs, for
+    tensors that have more bits (the embedding and the output matrix never go below 8). Activations are rounded to
+    8-bit integers per row and group in products with quantised weights; everything else is fp32, KV fp16.
+
+    Row independence: integer dot products are exact and every floating-point sum has one order, so a row's logits
+    are the same bits for any batch, any number of threads and any instruction set.
+    """
+
+    def __init__(
+        self,
+        model_file: ModelFile,
+        *,
+        num_blocks: int,
+        block_size: int = 16,
+        threads: int | None = None,
+        cores: tuple[int, ...] | None = None,
+        quantize: Quantize | None = None,
+        instruction_set: str = "auto",
+        progress: LoadProgress | None = None,
+    ) -> None:
+        if block_size < 16 or block_size % 16:
+            raise ConfigError(f"block_size must be a multiple of 16, got {block_size}")
+        if num_blocks < 1:
+            raise ConfigError(f"num_blocks must be at least 1, got {num_blocks}")
+        if quantize is not None and quantize not in ("bf16", "int8", "int4"):
+            raise ConfigError(f"unknown quantize {quantize!r}{nearest(quantize, ('bf16', 'int8', 'int4'))}")
+        count, pinned = place_threads(threads, cores)
+        self._config = model_file.config
+        self._block_size, self._num_blocks = block_size, num_blocks
+        matrices = [t for t in model_file.tensors.values() if len(t.shape) == 2]
+        specs = [(t.name, packed_format(t, quantize), t.shape[0], t.shape[1]) for t in matrices]
+        shape = _shape(model_file.config, block_size, num_blocks)
+        self._decoder: Any = _native.Decoder(shape, specs, count, list(pinned), instruction_set)
+        total = sum(t.nbytes for t in matrices)
+        done = 0
+        for tensor in model_file.tensors.values():
+            if len(tensor.shape) == 1:
+                self._decoder.load_vector(tensor.name, dequantize(tensor))
+                continue
+            self._decoder.load_matrix(tensor.name, tensor.dtype, np.ascontiguousarray(tensor.data).reshape(-1))
+            done += tensor.nbytes
+            if progress is not None:
+                progress(done, total)
+        model_file.release()
+        self._decoder.finish()
+
+    @property
+    def config(self) -> ModelConfig:
+        """Shape of the decoder."""
+        return self._config
+
+    @property
+    def block_size(self) -> int:
+        """KV slots per block."""
+        return self._block_size
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks of KV memory."""
+        return self._num_blocks
+
+    @property
+    def threads(self) -> int:
+        """Threads of a forward pass, the calling one included."""
+        return int(self._native().threads)
+
+    @property
+    def instruction_set(self) -> str:
+        """Kernels in use: avx512vnni, avx2 or portable."""
+        return str(self._native().instruction_set)
+
+    @property
+    def read_bytes(self) -> int:
+        """Bytes of weights that one forward pass reads."""
+        return int(self._native().read_bytes)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of all matrices in memory."""
+        return int(self._native().weight_bytes)
+
+    def restrict_output(self, token_ids: Sequence[int]) -> None:
+        """Compute the logits of these tokens only (in blocks of 16 ids); all others become minus infinity."""
+        ids = np.asarray(token_ids, np.int64)
+        if ids.size == 0 or ids.min() < 0 or ids.max() >= self._config.vocab_size:
+            raise ConfigError(f"token ids must lie in 0..{self._config.vocab_size - 1} and not be empty")
+        self._native().restrict_output(np.unique(ids // 16).tolist())
+
+    def forward(self, rows: Rows) -> FloatArray:
+        """Run the rows; see Backend.forward."""
+        decoder = self._native()
+        logits: NDArray[np.float32] = np.empty(
+            (int(np.count_nonzero(rows.wants_logits)), self._config.vocab_size), np.float32
+        )
+        if len(rows):
+            decoder.forward(
+                rows.tokens, rows.positions, rows.slots, rows.sequences, rows.trunk_lengths,
+                rows.wants_logits, rows.block_tables, rows.extra_offsets, rows.extra_slots, logits,
+            )  # fmt: skip
+        return logits
+
+    def copy_block(self, source: int, destination: int) -> None:
+        """Copy the keys and values of one block."""
+        for block in (source, destination):
+            if not 0 <= block < self._num_blocks:
+                raise ConfigError(f"block {block} is outside the KV memory of {self._num_blocks} blocks")
+        self._native().copy_block(source, destination)
+
+    def close(self) -> None:
+        """Free weights, KV memory and threads; calling twice is harmless."""
+        self._decoder = None
+
+    def _native(self) -> Any:
+        if self._decoder is None:
+            raise ConfigError("the backend is closed")
+        return self._decoder
+
+
+def packed_format(tensor: TensorInfo, quantize: Quantize | None) -> str:
+    """Format in which a matrix is kept: that of the file, or fewer bits if asked for and possible."""
+    inputs = tensor.shape[1]
+    wanted = {None: tensor.dtype, "bf16": "BF16", "int8": "Q8_0", "int4": "Q4_1"}[quantize]
+    if wanted == "Q4_1" and tensor.name in ("embed", "output"):
+        wanted = "Q8_0"
+    fits = wanted == "BF16" or inputs % _GROUP == 0
+    return wanted if fits and _BITS[wanted] < _BITS[tensor.dtype] else tensor.dtype
+
+
+def kv_bytes_per_block(config: ModelConfig, block_size: int) -> int:
+    """Bytes of keys and values of one block, all layers: fp16, head size padded to a multiple of 16."""
+    dims = (config.head_dim + 15) // 16 * 16
+    return config.num_layers * 2 * block_size * config.num_kv_heads * dims * 2
+
+
+def _shape(config: ModelConfig, block_size: int, num_blocks: int) -> dict[str, Any]:
+    return {
+        "vocab_size": config.vocab_size,
+        "hidden_size": config.hidden_size,
+        "intermediate_size": config.intermediate_size,
+        "num_layers": config.num_layers,
+        "num_heads": config.num_heads,
+        "num_kv_heads": config.num_kv_heads,
+        "head_dim": config.head_dim,
+        "norm_epsilon": config.norm_epsilon,
+        "rope_theta": config.rope_theta,
+        "rope_interleaved": config.rope_interleaved,
+        "rope_factors": list(config.rope_scaling.factors) if config.rope_scaling else [],
+        "sliding_window": config.sliding_window or 0,
+        "block_size": block_size,
+        "num_blocks": num_blocks,
+    }
