@@ -16,8 +16,8 @@ SUPER = ("Q4_K", "Q5_K", "Q6_K")  # scales per 256 inputs
 FORMATS = (*DENSE, *SMALL, *SUPER)
 INSTRUCTION_SETS = ("avx512vnni", "avx2", "portable")
 
-# Where the fp16 scales lie in a file block.
-_HALVES = {
+# Where the fp16 scales of a format lie in a block of the file.
+SCALES = {
     "Q4_0": (0,), "Q4_1": (0, 2), "Q5_0": (0,), "Q5_1": (0, 2), "Q8_0": (0,),
     "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,),
 }  # fmt: skip
@@ -29,7 +29,7 @@ def group_of(kind: str) -> int:
 
 
 def random_rows(kind: str, outputs: int, inputs: int, rng: np.random.Generator) -> np.ndarray:
-    """Random bytes ``[outputs, row bytes]`` of a format: all codes and sub-scales, fp16 scales of either sign."""
+    """Random bytes ``[outputs, row bytes]``: any codes and sub-scales, fp16 scales of either sign."""
     if kind == "F32":
         return rng.standard_normal((outputs, inputs), np.float32).view(np.uint8)
     if kind == "F16":
@@ -39,7 +39,7 @@ def random_rows(kind: str, outputs: int, inputs: int, rng: np.random.Generator) 
         return (values.view(np.uint32) >> 16).astype(np.uint16).view(np.uint8)
     elements, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]]
     blocks = rng.integers(0, 256, (outputs, inputs // elements, size), np.uint8)
-    for at in _HALVES[kind]:
+    for at in SCALES[kind]:
         scale = rng.uniform(0.01, 0.2, blocks.shape[:2]) * rng.choice([-1, 1], blocks.shape[:2])
         blocks[..., at : at + 2] = scale.astype(np.float16)[..., None].view(np.uint8)
     return blocks.reshape(outputs, -1)

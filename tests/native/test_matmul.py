@@ -1,4 +1,4 @@
-"""Products of packed weights with a few rows, against a plain reference with the same quantised activations."""
+"""Products of packed weights with a few rows, against a plain reference with the same rounded activations."""
 
 from __future__ import annotations
 
@@ -9,8 +9,17 @@ from hypothesis import strategies as st
 
 from tests.native.activations import product
 from tests.native.packing import (
-    DENSE, FORMATS, INSTRUCTION_SETS, SMALL, group_of, multiply, pack, random_rows, require_instruction_set,
-)  # fmt: skip
+    DENSE,
+    FORMATS,
+    INSTRUCTION_SETS,
+    SCALES,
+    SMALL,
+    group_of,
+    multiply,
+    pack,
+    random_rows,
+    require_instruction_set,
+)
 
 
 def activations(rng: np.random.Generator, rows: int, inputs: int) -> np.ndarray:
@@ -64,15 +73,11 @@ def test_the_largest_codes_do_not_overflow(kind: str, instruction_set: str) -> N
     inputs = 1024
     rows = random_rows(kind, 16, inputs, np.random.default_rng(9))
     blocks = rows.reshape(16, inputs // group_of(kind), -1)
-    scales = {"Q6_K": blocks[..., -2:].copy()}.get(kind, blocks[..., :4].copy())
+    halves = [at + i for at in SCALES[kind] for i in (0, 1)]
+    scales = blocks[..., halves].copy()
     for fill in (0x00, 0x7F, 0x80, 0xFF):
         blocks[...] = fill
-        if kind == "Q6_K":
-            blocks[..., -2:] = scales
-        else:
-            blocks[..., : 2 if kind in ("Q4_0", "Q5_0", "Q8_0") else 4] = scales[
-                ..., : 2 if kind in ("Q4_0", "Q5_0", "Q8_0") else 4
-            ]
+        blocks[..., halves] = scales
         x = np.ones((3, inputs), np.float32)
         x[1] = -1
         x[2, ::2] = -1

@@ -8,8 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.native.packing import (
-    DENSE, FORMATS, INSTRUCTION_SETS, group_of, multiply, pack, random_rows, require_instruction_set,
-)  # fmt: skip
+    DENSE,
+    FORMATS,
+    INSTRUCTION_SETS,
+    group_of,
+    multiply,
+    pack,
+    random_rows,
+    require_instruction_set,
+)
 
 
 def assert_same_bits(got: np.ndarray, expected: np.ndarray) -> None:
