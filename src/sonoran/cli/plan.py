@@ -160,12 +160,14 @@ def fit(
     from sonoran.planner.measurements import parse_measurements
 
     form = suffix(measurements, ("csv", "json"), "measurements")
+    path = output or Path(f"{measurements.stem}.laws.json")
+    if path.exists() and not force:
+        raise PlanError(f"{path} exists; choose another --output, or overwrite it with --force")
     points, warnings = parse_measurements(read(measurements, "measurements"), form=form or "csv")
     plane = fit_measurements(points)
     law = BESIROGLU if loss is None else parse_loss_law(loss)
     document = laws_to_dict(plane, laws_from_fit(plane, tuple(points), loss=law, source=measurements.name))
     warnings += fit_warnings(plane, points)
-    path = output or Path(f"{measurements.stem}.laws.json")
     if not json:
         out.print(fit_text(document, warnings), highlight=False)
     if plane.plane.a >= 0:
@@ -173,8 +175,6 @@ def fit(
             f"no laws file written: A = {float(plane.plane.a):.3g} is not negative, so in these data "
             "worse drafts are accepted more often; the planner cannot size a draft with that"
         )
-    if path.exists() and not force:
-        raise PlanError(f"{path} exists; choose another --output, or overwrite it with --force")
     write(path, (jsonlib.dumps(document, indent=1) + "\n").encode("utf-8"))
     if json:
         print_json({**document, "warnings": warnings, "output": str(path)})

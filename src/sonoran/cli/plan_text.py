@@ -48,11 +48,15 @@ def table_text(table: Reproduced) -> Group:
     """One reproduced table with its maximum difference and the corrections it needed."""
     known: tuple[str, ...] = ("target", "form", "draft_family", "draft", "quantity")
     about = [key for key in known if key in table.rows[0]]
+    title = f"Table {table.table}: {table.title}"
+    if len(about) > 1 and len({row["quantity"] for row in table.rows}) == 1:
+        about.remove("quantity")
+        title += f"; {table.rows[0]['quantity']}"
     grid = Table(box=None, pad_edge=False)
     for name in about:
         grid.add_column(name.replace("_", " "))
     for name in ("published", "computed", "difference", "relative"):
-        grid.add_column(name, justify="right")
+        grid.add_column(name, justify="right", no_wrap=True, min_width=9)
     for row in table.rows:
         label = [str(row[name]) for name in about]
         if not row.get("significant", True):
@@ -71,7 +75,7 @@ def table_text(table: Reproduced) -> Group:
                 empty = [""] * (len(about) - 1)
                 grid.add_row(*empty, "  " + name.replace("_", " "), *side, style="dim")
     document = table.to_dict()
-    parts: list[RenderableType] = [Text(f"Table {table.table}: {table.title}", style="bold"), grid]
+    parts: list[RenderableType] = [Text(title, style="bold"), grid]
     parts.append(Text(f"largest relative difference: {document['max_relative_difference']:.2g}"))
     parts += [Padding(Text("- " + text), (0, 0, 0, 2)) for text in table.corrections]
     return Group(*parts, Text(""))

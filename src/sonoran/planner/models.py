@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import json
 import re
 from dataclasses import dataclass
 
-from sonoran.errors import PlanError, nearest
+from sonoran.errors import PlanError
 from sonoran.planner.published import data_text
 
 _SUFFIXES = re.compile(r"(-hf|-instruct|-chat|-it|-pt|-base)+$")
@@ -63,10 +64,10 @@ def find_model(text: str) -> KnownModel:
         family = families[_plain(head)]
         sizes = ", ".join(model.key for model in known_models() if model.family == family)
         raise PlanError(f"unknown model {text!r}; known of this family: {sizes}")
-    close = nearest(_plain(head), families)
-    for plain_name, family in families.items():
-        close = close.replace(f"'{plain_name}'", f"'{family}'")
-    if close.startswith("; valid"):
+    match = difflib.get_close_matches(_plain(head), families, n=1, cutoff=0.6)
+    if match:
+        close = f"; did you mean {families[match[0]]!r}?"
+    else:
         close = "; known families: " + ", ".join(sorted(families.values()))
     raise PlanError(
         f"unknown family {head!r} in {text!r}{close} (or give --target-params and --target-tokens)"

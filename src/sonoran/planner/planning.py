@@ -53,6 +53,8 @@ def plan(
 
     Raises PlanError for impossible input. Everything extrapolated or assumed is listed in ``notes``.
     """
+    checks.within("draws", draws, 0, 100_000)
+    checks.within("seed", seed, 0, 2**63 - 1)
     settings = SsdSettings(hit_rate, backup)  # type: ignore[arg-type]
     chosen = laws or published_laws()
     model, m = _target(target_params, target)
