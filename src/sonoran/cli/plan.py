@@ -58,7 +58,7 @@ def plan_command(
         float, typer.Option(help="Share that each drafted token adds to a verification; 1 is true FLOPs.")
     ] = 0.0,
     draft_floor: Annotated[
-        float, typer.Option(help="Least cost of a draft pass, as a share of a target pass.")
+        float, typer.Option(help="Fixed cost of every draft pass, as a share of a target pass.")
     ] = 0.0,
     draft_factor: Annotated[
         float, typer.Option(help="Slowness of the draft's device against the target's.")

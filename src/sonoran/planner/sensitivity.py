@@ -20,7 +20,7 @@ from sonoran.planner.ssd import sd_rate
 _COSTS: tuple[tuple[str, CostModel], ...] = (
     ("whole draft lengths", ParameterCost()),
     ("every drafted token adds 2 % to a verification", ParameterCost(verify_slope=0.02)),
-    ("a draft pass never costs less than 3 % of a target pass", ParameterCost(draft_floor=0.03)),
+    ("every draft pass costs another 3 % of a target pass", ParameterCost(draft_floor=0.03)),
 )
 
 
