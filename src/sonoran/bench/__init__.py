@@ -1,0 +1,1 @@
+"""Measuring: forward passes, decoding modes, peers, the machine. Nothing here prints."""

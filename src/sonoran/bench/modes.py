@@ -1,0 +1,136 @@
+"""The decoding modes that `sonoran bench decode` compares, and the engines that run them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sonoran.bench.decode import Run
+from sonoran.bench.peers import LlamaCpp
+from sonoran.config import METHOD_KEYS, SpeculativeConfig
+from sonoran.engine.llm import LLM
+from sonoran.errors import ConfigError, nearest
+from sonoran.sampling.params import SamplingParams
+
+METHODS: dict[str, str | None] = {"ar": None, "sd": "draft_model", "ngram": "ngram", "ssd": "ssd"}
+ALL = "-all"
+"""Suffix of a mode that gives every core to both models: ``ar-all``, ``sd-all``."""
+
+Cores = tuple[int, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class EnginePlan:
+    """One engine to load: where the target runs, and what drafts. Plans that are equal share an engine."""
+
+    cores: Cores
+    speculative: tuple[tuple[str, Any], ...] | None  # sorted items of the speculative configuration
+
+    @property
+    def speculative_config(self) -> dict[str, Any] | None:
+        """The configuration as LLM takes it."""
+        return None if self.speculative is None else dict(self.speculative)
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """One column of the comparison."""
+
+    name: str
+    speculates: bool
+    plan: EnginePlan
+
+
+def plan_modes(
+    names: Sequence[str],
+    *,
+    cores: Cores = None,
+    draft_cores: Cores = None,
+    draft: str = "auto",
+    num_speculative_tokens: int = 4,
+    verification: str = "coupled",
+    draft_options: Mapping[str, Any] | None = None,
+    extra: Mapping[str, Mapping[str, Any]] | None = None,
+) -> list[Mode]:
+    """Check the modes and place them, before anything is loaded.
+
+    ``ar`` runs the target on `cores`; ``sd`` and ``ngram`` run target and draft there, one after the other;
+    ``ssd`` runs the draft on `draft_cores` at the same time. ``-all`` modes have both sets of cores for
+    everything. `extra` holds more speculative options by method ("sd", "ssd"). Autoregressive decoding
+    shares the engine of a mode with the same target placement, so the same weights in the same memory are
+    compared. Raises ConfigError.
+    """
+    modes = []
+    for name in names:
+        kind, everywhere = name.removesuffix(ALL), name.endswith(ALL)
+        if kind not in METHODS or (everywhere and kind == "ssd"):
+            valid = [*METHODS, *(key + ALL for key in METHODS if key != "ssd")]
+            raise ConfigError(f"unknown mode {name!r}{nearest(name, valid)}")
+        place = _union(cores, draft_cores) if everywhere else cores
+        method = METHODS[kind]
+        if method is None:
+            modes.append(Mode(name, False, EnginePlan(place, None)))
+            continue
+        if method not in METHOD_KEYS:
+            raise ConfigError(f"mode {name!r}: this engine does not know the method {method!r} yet")
+        config: dict[str, Any] = {
+            "method": method, "num_speculative_tokens": num_speculative_tokens, "verification": verification,
+        }  # fmt: skip
+        if method != "ngram":
+            config |= {"model": draft, **(draft_options or {})}
+        if method == "ssd" and draft_cores is not None:
+            config["cores"] = draft_cores
+        config |= (extra or {}).get(kind, {})
+        SpeculativeConfig.from_mapping(config)
+        items = tuple(sorted((key, _frozen(value)) for key, value in config.items()))
+        modes.append(Mode(name, True, EnginePlan(place, items)))
+    return [_share(mode, modes) for mode in modes]
+
+
+def _share(mode: Mode, modes: Sequence[Mode]) -> Mode:
+    if mode.speculates:
+        return mode
+    for other in modes:
+        # The draft of ssd works beside the target all the time; autoregressive decoding stays away from it.
+        method = (other.plan.speculative_config or {}).get("method")
+        if other.speculates and method != "ssd" and other.plan.cores == mode.plan.cores:
+            return Mode(mode.name, False, other.plan)
+    return mode
+
+
+def _union(first: Cores, second: Cores) -> Cores:
+    if first is None or second is None:
+        return None
+    return tuple(dict.fromkeys((*first, *second)))
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+class LLMRunner:
+    """Runs one mode on a loaded engine."""
+
+    def __init__(self, llm: LLM, speculates: bool, params: Mapping[str, Any]) -> None:
+        self._llm, self._speculates, self._params = llm, speculates, dict(params)
+
+    def run(self, prompt: Sequence[int], seed: int, max_tokens: int) -> Run:
+        """Generate for one prompt."""
+        params = SamplingParams(
+            **self._params, seed=seed, max_tokens=max_tokens, speculative=self._speculates
+        )
+        output = self._llm.generate([list(prompt)], params)[0]
+        return Run(tuple(output.outputs[0].token_ids), output.metrics)
+
+
+class LlamaCppRunner:
+    """Runs llama.cpp's own greedy decoding, autoregressive, as one more mode."""
+
+    def __init__(self, peer: LlamaCpp, eos_ids: Sequence[int]) -> None:
+        self._peer, self._eos_ids = peer, list(eos_ids)
+
+    def run(self, prompt: Sequence[int], seed: int, max_tokens: int) -> Run:
+        """Generate for one prompt; greedy, so the seed has no effect."""
+        answer = self._peer.generate(prompt, max_tokens, self._eos_ids)
+        return Run(tuple(answer["token_ids"]), {"ttft_s": answer["ttft_s"], "e2e_s": answer["e2e_s"]})
