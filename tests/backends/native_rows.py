@@ -1,0 +1,81 @@
+"""Models and texts for tests of row independence, and the logits that every row must have, to the bit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sonoran import _native
+from sonoran.backends.base import Rows
+from sonoran.backends.native import NativeBackend
+from sonoran.weights.source import open_model
+from tests.backends.native_oracle import native, text
+from tests.native.packing import INSTRUCTION_SETS
+from tests.tiny_models import LLAMA3_SCALING, make_gguf
+
+BLOCK_SIZE = 16
+NUM_BLOCKS = 24
+MIXED = {
+    "default": "Q4_K", "output": "Q6_K", "v": "Q6_K", "layers.0.down": "Q5_K", "layers.1.down": "Q8_0",
+    "layers.0.up": "Q4_1", "layers.1.gate": "Q5_0", "layers.1.q": "F16",
+}  # fmt: skip
+MODELS: dict[str, tuple[str, Any, dict[str, Any]]] = {
+    "llama-mixed": ("llama", MIXED, {"tied": False}),
+    "mistral-window": (
+        "mistral", "Q4_1", {"sliding_window": 11, "hidden_size": 96, "intermediate_size": 160},
+    ),
+    "qwen3-dense": ("qwen3", "BF16", {"hidden_size": 40, "intermediate_size": 56, "head_dim": 20}),
+    "llama3-seven-heads": (
+        "llama", "Q8_0",
+        {"hidden_size": 64, "intermediate_size": 96, "head_dim": 32, "num_heads": 7, "num_kv_heads": 1,
+         "rope_scaling": LLAMA3_SCALING},
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Case:
+    """Texts, the logits of each of their rows run alone and in order, and backends that must repeat them."""
+
+    texts: list[np.ndarray]
+    alone: list[np.ndarray]  # per text [length, vocab_size]
+    backends: list[NativeBackend]  # 1 to 4 threads, every instruction set of the processor
+    plain: NativeBackend  # one thread, runs rows alone only
+
+    def expected(self, ids: np.ndarray, start: int) -> np.ndarray:
+        """Logits of the tokens from ``start`` on, each in a pass of its own."""
+        return one_by_one(self.plain, ids, start)
+
+
+def make_case(directory: Path, name: str) -> Case:
+    arch, types, dims = MODELS[name]
+    make_gguf(directory / "tiny.gguf", arch, types, **dims)
+    model_file = open_model(directory / "tiny.gguf")
+
+    def opened(threads: int, instruction_set: str) -> NativeBackend:
+        return native(model_file, num_blocks=NUM_BLOCKS, threads=threads, instruction_set=instruction_set)
+
+    sets = [name for name in INSTRUCTION_SETS if _native.processor_has(name)]
+    backends = [opened(threads, "auto") for threads in (1, 2, 3, 4)]
+    backends += [opened(1 + i % 2, name) for i, name in enumerate(sets)]
+    texts = [text(length, seed) for seed, length in enumerate((45, 33, 17, 5))]
+    plain = opened(1, "auto")
+    return Case(texts, [one_by_one(plain, ids) for ids in texts], backends, plain)
+
+
+def one_by_one(backend: NativeBackend, ids: np.ndarray, start: int = 0) -> np.ndarray:
+    """Logits of the tokens from ``start`` on, each in a pass of its own; blocks in order."""
+    table = np.arange(NUM_BLOCKS, dtype=np.int32)[None]
+    return np.concatenate(
+        [
+            backend.forward(Rows.trunk([ids[i]], [i], [0], table, BLOCK_SIZE, [int(i >= start)]))
+            for i in range(len(ids))
+        ]
+    )
+
+
+def assert_same_bits(got: np.ndarray, expected: np.ndarray) -> None:
+    np.testing.assert_array_equal(got.view(np.uint32), expected.view(np.uint32))
