@@ -1,0 +1,81 @@
+# Everything starts from a bare machine with Python 3.10 or newer, make and a C++20 compiler. `make help` lists what.
+
+PYTHON ?= python3
+VENV ?= .venv
+PROMPT ?= Write a Python function that merges two sorted lists, and explain it in two sentences.
+PYTEST_ARGS ?=
+BENCH_ARGS ?= --threads 1
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+SONORAN := $(BIN)/sonoran
+
+NATIVE := $(shell find native -name '*.cpp' -o -name '*.hpp' 2>/dev/null)
+BUILD_FILES := pyproject.toml CMakeLists.txt $(NATIVE)
+BUILD_TOOLS := "scikit-build-core>=0.10" "nanobind>=2.4" "cmake>=3.18" ninja
+
+# The installing targets share one environment.
+.NOTPARALLEL:
+.PHONY: help demo install models test lint format bench wheel clean
+
+help:
+	@echo "make demo     environment, build, models, and an answer of the default model"
+	@echo "make test     everything that tests need, then the tests (PYTEST_ARGS=...)"
+	@echo "make lint     ruff, mypy and clang-format; make format rewrites what they can"
+	@echo "make bench    milliseconds per pass of the default target (BENCH_ARGS=...)"
+	@echo "make models   fetch the default pair into the cache"
+	@echo "make wheel    build a wheel into dist/"
+	@echo "make clean    remove the environment and everything that was built"
+
+demo: install models
+	$(SONORAN) generate --max-tokens 160 "$(PROMPT)"
+
+install: $(VENV)/.installed
+
+models: $(VENV)/.installed
+	$(SONORAN) models pull
+
+test: $(VENV)/.test models
+	$(SONORAN) models pull smollm2-135m-instruct
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: $(VENV)/.lint
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run -Werror $(NATIVE)
+
+format: $(VENV)/.lint
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(NATIVE)
+
+bench: models
+	$(SONORAN) bench forward $(BENCH_ARGS)
+
+wheel: $(VENV)/.tools
+	$(PIP) wheel --no-build-isolation --no-deps --wheel-dir dist .
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The tools of the build are installed once, so that no build fetches them into an environment of its own.
+$(VENV)/.tools:
+	@command -v c++ >/dev/null || { echo "a C++20 compiler (c++) is needed to build; install g++ or clang" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install $(BUILD_TOOLS)
+	@touch $@
+
+# Editable: Python files are used where they are, only a change of C++ builds again.
+$(VENV)/.installed: $(VENV)/.tools $(BUILD_FILES)
+	$(PIP) install --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.tools $(BUILD_FILES)
+	$(PIP) install --no-build-isolation --editable ".[test]"
+	@touch $(VENV)/.installed $@
+
+$(VENV)/.lint: $(VENV)/.tools $(BUILD_FILES)
+	$(PIP) install --no-build-isolation --editable ".[lint]"
+	@touch $(VENV)/.installed $@
