@@ -35,5 +35,5 @@ class ToyTokenizer:
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         return "".join("" if i in self.special_ids else ALPHABET[i % len(ALPHABET)] for i in ids)
 
-    def encode_chat(self, messages: Sequence[Mapping[str, Any]], **_: Any) -> list[int]:
+    def encode_chat(self, messages: Sequence[Mapping[str, Any]], tools: Any = None, **_: Any) -> list[int]:
         return self.encode("".join(f"{m['role'][0]}:{m['content']};" for m in messages))

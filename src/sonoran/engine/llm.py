@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import queue
 import weakref
@@ -14,7 +15,7 @@ from sonoran.config import EngineConfig, SpeculativeConfig, from_keywords
 from sonoran.engine.core import EngineCore
 from sonoran.engine.loading import Reporting, build_engine
 from sonoran.engine.prompts import Message, Params, Prompt, as_conversations, as_prompts, pair
-from sonoran.engine.runner import EngineThread
+from sonoran.engine.runner import EngineClosedError, EngineThread
 from sonoran.engine.sequence import Request
 from sonoran.errors import SonoranError
 from sonoran.sampling.params import SamplingParams
@@ -96,7 +97,12 @@ class LLM:
     ) -> list[RequestOutput]:
         """Generate the next message of one conversation or of several, under the model's chat template."""
         prompts: list[Prompt] = [
-            self.tokenizer.encode_chat(conversation, tools, add_generation_prompt, chat_template_kwargs)
+            self.tokenizer.encode_chat(
+                conversation,
+                tools,
+                add_generation_prompt=add_generation_prompt,
+                template_kwargs=chat_template_kwargs,
+            )
             for conversation in as_conversations(messages)
         ]
         pairs = pair(prompts, sampling_params)
@@ -111,19 +117,16 @@ class LLM:
         """
         request = self._prepare(prompt, sampling_params)
         news: queue.SimpleQueue[News] = queue.SimpleQueue()
-        self._runner.submit(request, news.put, streaming=True)
         ended = False
         try:
+            self._runner.submit(request, news.put, streaming=True)
             while not ended:
-                output = _unwrap(news.get())
-                ended = output.finished
-                yield output
-        except SonoranError:
-            ended = True
-            raise
+                item = news.get()
+                ended = isinstance(item, SonoranError) or item.finished
+                yield _unwrap(item)
         finally:
             if not ended:
-                self._stop([request], news, 1)
+                self._stop([request])
 
     async def generate_async(
         self, prompt: Prompt, sampling_params: SamplingParams | None = None, *, request_id: str | None = None
@@ -136,9 +139,9 @@ class LLM:
         def listen(item: News) -> None:
             loop.call_soon_threadsafe(news.put_nowait, item)
 
-        self._runner.submit(request, listen, streaming=True)
         ended = False
         try:
+            self._runner.submit(request, listen, streaming=True)
             while not ended:
                 item = await news.get()
                 # A slow reader wants the latest state, not every one in between.
@@ -148,7 +151,8 @@ class LLM:
                 yield _unwrap(item)
         finally:
             if not ended:
-                self._runner.cancel(request.request_id)
+                with contextlib.suppress(EngineClosedError):
+                    self._runner.cancel(request.request_id)
 
     def cancel(self, request_id: str) -> None:
         """End a request at the next safe point, from any thread; its reader gets reason "cancelled"."""
@@ -175,28 +179,25 @@ class LLM:
     def _run(self, requests: list[Request]) -> list[RequestOutput]:
         news: queue.SimpleQueue[News] = queue.SimpleQueue()
         done: dict[str, RequestOutput] = {}
-        outstanding = 0
         try:
             for request in requests:
                 self._runner.submit(request, news.put, streaming=False)
-                outstanding += 1
-            while outstanding:
-                item = news.get()
-                outstanding -= 1
-                output = _unwrap(item)
+            while len(done) < len(requests):
+                output = _unwrap(news.get())
                 done[output.request_id] = output
         except BaseException:
-            self._stop(requests, news, outstanding)
+            self._stop(requests)
             raise
         return [done[request.request_id] for request in requests]
 
-    def _stop(self, requests: list[Request], news: queue.SimpleQueue[News], outstanding: int) -> None:
-        """Cancel requests and wait until the engine has let go of them."""
-        for request in requests:
-            self._runner.cancel(request.request_id)
-        while outstanding:
-            item = news.get()
-            outstanding -= isinstance(item, SonoranError) or item.finished
+    def _stop(self, requests: list[Request]) -> None:
+        """Cancel requests and wait until the engine has let go of them; nothing to do once it is closed."""
+        with contextlib.suppress(EngineClosedError):
+            for request in requests:
+                self._runner.cancel(request.request_id)
+            # Commands are obeyed in order. An interruption may have swallowed news, so these are not waited
+            # for.
+            self._runner.call(lambda: None)
 
     def _prepare(
         self, prompt: Prompt, params: SamplingParams | None, request_id: str | None = None

@@ -26,6 +26,10 @@ Listener = Callable[["RequestOutput | SonoranError"], None]
 """Called in the engine's thread with each news of a request; the last one is finished, or an error."""
 
 
+class EngineClosedError(SonoranError):
+    """Something was asked of an engine after `close`."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Subscription:
     listener: Listener
@@ -98,7 +102,7 @@ class EngineThread:
     def _send(self, command: Callable[[], None]) -> None:
         with self._lock:
             if self._closed:
-                raise SonoranError("the engine is closed")
+                raise EngineClosedError("the engine is closed; make a new LLM")
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="sonoran-engine", daemon=True)
                 self._thread.start()

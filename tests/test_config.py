@@ -1,0 +1,79 @@
+"""Configurations: what is accepted, and how what is not is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sonoran.config import EngineConfig, SpeculativeConfig, from_keywords, parse_cores
+from sonoran.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("given", "method"),
+    [
+        ({"model": "draft.gguf"}, "draft_model"),
+        ({"model": "ngram"}, "ngram"),
+        ({"method": "ngram", "prompt_lookup_max": 4}, "ngram"),
+        ({"method": "draft_model", "model": "auto", "num_speculative_tokens": 7}, "draft_model"),
+        ({"method": None, "model": "x", "cores": "0,2-3", "quantize": "int4"}, "draft_model"),
+    ],
+)
+def test_the_method_follows_from_the_model(given: dict[str, Any], method: str) -> None:
+    assert SpeculativeConfig.from_mapping(given).method == method
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({}, "needs a method or a model"),
+        ({"num_speculative_token": 3}, "did you mean 'num_speculative_tokens'"),
+        ({"method": "ngrams"}, "method 'ngrams' is unknown; did you mean 'ngram'"),
+        ({"method": "draft_model"}, "needs a model"),
+        ({"method": "ngram", "model": "x"}, "'model' belongs to method 'draft_model', not to 'ngram'"),
+        ({"model": "x", "prompt_lookup_max": 3}, "'prompt_lookup_max' belongs to method 'ngram'"),
+        ({"model": "x", "num_speculative_tokens": -1}, "from 0 to 64, got -1"),
+        ({"model": "x", "num_speculative_tokens": 65}, "from 0 to 64, got 65"),
+        ({"model": "x", "num_speculative_tokens": True}, "got True"),
+        ({"model": "x", "verification": "coupling"}, "did you mean 'coupled'"),
+        ({"model": "x", "quantize": "int5"}, "quantize 'int5' is unknown"),
+        ({"model": "x", "draft_vocab": 0}, "draft_vocab must be a whole number at least 1"),
+        ({"method": "ngram", "prompt_lookup_min": 5, "prompt_lookup_max": 3}, "exceeds prompt_lookup_max"),
+        ({"model": "x", "cores": "a"}, "cores must look like"),
+    ],
+)
+def test_speculation_that_makes_no_sense_is_refused(given: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        SpeculativeConfig.from_mapping(given)
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"max_model_length": 1}, "unknown engine key 'max_model_length'; did you mean 'max_model_len'"),
+        ({"max_model_len": 1}, "at least 2"),
+        ({"max_num_seqs": 0}, "max_num_seqs must be a whole number at least 1, got 0"),
+        ({"max_num_seqs": 8, "max_num_batched_tokens": 8}, "must exceed max_num_seqs"),
+        ({"kv_cache_bytes": 1 << 20, "num_kv_blocks": 9}, "not both"),
+        ({"block_size": 1.5}, "got 1.5"),
+        ({"seed": -1}, "seed must be"),
+        ({"quantize": "int44"}, "did you mean 'int4'"),
+    ],
+)
+def test_engines_that_make_no_sense_are_refused(given: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        from_keywords(EngineConfig, "engine", given)
+
+
+def test_cores_are_numbers_and_spans() -> None:
+    assert parse_cores("0,2-5") == (0, 2, 3, 4, 5)
+    assert parse_cores([1, 0]) == (1, 0)
+    assert parse_cores(None) is None
+    assert EngineConfig(cores="3-4").cores == (3, 4)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("cores", ["", "0-", "5-3", "0,0", "1,,2", [-1], 3])
+def test_cores_that_make_no_sense_are_refused(cores: Any) -> None:
+    with pytest.raises(ConfigError, match="cores must"):
+        parse_cores(cores)
