@@ -1,0 +1,124 @@
+"""What the parts of a speculator share: the model, the settings, and everything that is measured as it goes."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from sonoran.backends.base import Rows
+from sonoran.drafting.backup import BackupPolicy
+from sonoran.drafting.cache import SpeculationCache
+from sonoran.drafting.fan_out_policy import FanOutPolicy, largest_hidden_budget
+from sonoran.drafting.statistics import OutcomeStatistics
+from sonoran.draftworker.latency import RowLatency
+from sonoran.draftworker.model import DraftModel
+from sonoran.draftworker.sequences import DraftSequence
+from sonoran.draftworker.settings import AUTO, SpeculationSettings
+from sonoran.sampling.proposals import Law
+from sonoran.types import FloatArray
+
+DEFAULT_BUDGET = 8
+"""Guesses per sequence under ``auto`` until latencies are known."""
+
+LARGEST_BUDGET = 32
+"""Guesses per sequence that ``auto`` never exceeds."""
+
+
+@dataclass(slots=True)
+class Counters:
+    """Totals since the client came."""
+
+    rounds: int = 0
+    hits: int = 0
+    misses: int = 0
+    early_answers: int = 0  # hits whose speculation was cut short because the outcome came before it was finished
+    without_memory: int = 0
+    passes: int = 0
+    rows: int = 0
+
+
+@dataclass(slots=True)
+class Context:
+    """One client's speculation. ``width`` leading columns of the logits are looked at."""
+
+    model: DraftModel
+    settings: SpeculationSettings
+    width: int
+    eos_ids: tuple[int, ...]
+    statistics: OutcomeStatistics
+    fan_out: FanOutPolicy
+    backup: BackupPolicy
+    cache: SpeculationCache = field(default_factory=SpeculationCache)
+    latency: RowLatency = field(default_factory=RowLatency)
+    counters: Counters = field(default_factory=Counters)
+
+    @classmethod
+    def make(
+        cls, model: DraftModel, settings: SpeculationSettings, vocab_size: int, eos_ids: tuple[int, ...]
+    ) -> Context:
+        """Set up policies for a client whose target has ``vocab_size`` tokens."""
+        statistics = OutcomeStatistics()
+        budget = settings.budget if isinstance(settings.budget, int) else DEFAULT_BUDGET
+        return cls(
+            model=model,
+            settings=settings,
+            width=min(model.width, vocab_size),
+            eos_ids=eos_ids,
+            statistics=statistics,
+            fan_out=FanOutPolicy(
+                statistics,
+                settings.fan_out,
+                budget,
+                primary=settings.fan_out_primary,
+                backup=settings.fan_out_backup,
+            ),
+            backup=BackupPolicy(settings.backup, statistics, settings.num_speculative_tokens),
+        )
+
+    @property
+    def block_size(self) -> int:
+        """KV slots per block."""
+        return self.model.kv.block_size
+
+    def forward(self, rows: Rows) -> FloatArray:
+        """Run one draft pass, timed."""
+        begin = time.perf_counter()
+        logits = self.model.backend.forward(rows)
+        self.latency.observe(len(rows), 1e3 * (time.perf_counter() - begin))
+        self.counters.passes += 1
+        self.counters.rows += len(rows)
+        return logits
+
+    def sample(self, s: DraftSequence, row: FloatArray, drafted: list[int]) -> tuple[int, Law | None]:
+        """Draw the token after what is committed and ``drafted``."""
+        fan_out = max(s.fan_out, default=1)
+        return s.sample(row[: self.width], drafted, self.eos_ids, fan_out, self.settings.saguaro_c)
+
+    def reserve(self, s: DraftSequence, beyond: int) -> bool:
+        """Make the trunk writable up to ``beyond`` tokens after the committed ones; False if memory is lacking."""
+        start = min(s.computed, len(s.tokens) - 1)
+        if self.model.kv.reserve(s.table, start, len(s.tokens) + max(0, beyond)):
+            return True
+        self.counters.without_memory += 1
+        return False
+
+    def release_scratch(self, s: DraftSequence) -> None:
+        """Give the blocks of a sequence's branches back."""
+        for block in s.scratch:
+            self.model.kv.pool.release(block)
+        s.scratch = []
+
+    def budget(self, sequences: int) -> int:
+        """Return the guesses per sequence: as set, or the most that the draft is measured to finish in time."""
+        if self.settings.budget != AUTO:
+            return int(self.settings.budget)
+        verification = self.backup.verification_ms
+        if verification is None or not self.latency.known:
+            return DEFAULT_BUDGET
+        return largest_hidden_budget(
+            self.latency,
+            verification,
+            self.settings.num_speculative_tokens,
+            sequences=sequences,
+            limit=LARGEST_BUDGET,
+        )

@@ -1,0 +1,106 @@
+"""The draft's round while the target verifies: trunk pass, outcome prediction, tree decode (SSD paper, section 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from sonoran.drafting.layout import (
+    Tree,
+    TreePart,
+    TrunkPart,
+    build_tree,
+    scratch_slots_needed,
+    tree_rows,
+    trunk_rows,
+)
+from sonoran.drafting.outcomes import predict_outcomes, rank_rows
+from sonoran.draftworker.context import Context
+from sonoran.draftworker.sequences import DraftSequence
+from sonoran.sampling.proposals import Law
+from sonoran.types import FloatArray, Outcome
+
+RANK_DEPTH = 16
+"""Bonus candidates that are ranked per position, so that the statistics see more than the fan-out in force."""
+
+
+def draft_round(context: Context, sequences: Iterable[DraftSequence]) -> Iterator[None]:
+    """Fill the cache with replies to the likely outcomes of verifying what each sequence was sent.
+
+    Yields after every forward pass; whoever stops there finds in the cache what was drafted so far.
+    """
+    batch = [s for s in sequences if context.reserve(s, len(s.sent))]
+    if not batch:
+        return
+    trees = [
+        _guess(context, s, rows, context.budget(len(batch)))
+        for s, rows in zip(batch, _trunk_pass(context, batch), strict=True)
+    ]
+    yield
+    tree = build_tree(trees, context.block_size)
+    paths = [[int(token)] for token in tree.first_tokens]
+    for step in range(max(part.steps for part in trees)):
+        active = tree.active(step)
+        tokens = np.array([paths[branch][-1] for branch in active], np.int32)
+        logits = context.forward(tree_rows(tree, step, tokens))
+        _grow(context, batch, tree, step, paths, logits)
+        yield
+
+
+def _trunk_pass(context: Context, batch: list[DraftSequence]) -> list[FloatArray]:
+    """Run [bonus, s_1..s_K] of every sequence; K + 1 rows of logits each, which predict the outcome."""
+    parts = []
+    for s in batch:
+        start = min(s.computed, len(s.tokens) - 1)
+        parts.append(TrunkPart([*s.tokens[start:], *s.sent.tokens], start, len(s.sent) + 1, s.table.blocks))
+    logits = context.forward(trunk_rows(parts, context.block_size))
+    for s in batch:
+        s.computed, s.ahead, s.stale = len(s.tokens), len(s.sent), False
+        context.model.kv.commit(s.table, s.tokens, s.computed)
+    ends = np.cumsum([part.num_logits for part in parts])
+    return np.split(logits[:, : context.width], ends[:-1])
+
+
+def _guess(context: Context, s: DraftSequence, rows: FloatArray, budget: int) -> TreePart:
+    """Guess outcomes of the verification of ``sent``, open the cache for them and make room for their branches."""
+    sent = s.sent.tokens
+    s.fan_out = context.fan_out.list_for(s.origin, len(sent), budget)
+    depths = [max(RANK_DEPTH, guesses) for guesses in s.fan_out]
+    s.ranked = rank_rows(
+        s.rule, rows, sent, depths, s.tokens, s.prompt_length, s.params, s.seed, context.eos_ids
+    )
+    outcomes: list[Outcome] = predict_outcomes(s.ranked, sent, s.fan_out)
+    pool = context.model.kv.pool
+    needed = -(-scratch_slots_needed(len(outcomes), s.wanted) // context.block_size)
+    if needed > pool.available:
+        context.counters.without_memory += 1
+        outcomes, needed = [], 0
+    s.scratch = [pool.allocate() for _ in range(needed)]
+    context.cache.open(s.id, len(s.tokens), outcomes)
+    return TreePart(outcomes, len(s.tokens), s.wanted if outcomes else 0, s.table.blocks, s.scratch)
+
+
+def _grow(
+    context: Context,
+    batch: list[DraftSequence],
+    tree: Tree,
+    step: int,
+    paths: list[list[int]],
+    logits: FloatArray,
+) -> None:
+    """Draw one token for each active branch and put them into the cache."""
+    drawn: list[list[int]] = [[] for _ in batch]
+    laws: list[list[Law]] = [[] for _ in batch]
+    for branch, row in zip(tree.active(step), logits, strict=True):
+        index = int(tree.sequences[branch])
+        s = batch[index]
+        accepted = int(tree.positions[branch]) - len(s.tokens)
+        token, law = context.sample(s, row, [*s.sent.tokens[:accepted], *paths[branch]])
+        paths[branch].append(token)
+        drawn[index].append(token)
+        if law is not None:
+            laws[index].append(law)
+    for s, tokens, their_laws in zip(batch, drawn, laws, strict=True):
+        if tokens:
+            context.cache.append(s.id, len(s.tokens), tokens, their_laws)

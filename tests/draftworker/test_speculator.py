@@ -1,0 +1,93 @@
+"""SSD without a process: the text is that of AR whatever the draft does, and the cache is hit."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from sonoran.sampling.params import SamplingParams
+from tests.draftworker.local import LocalDrafter, toy_model
+from tests.engine.helpers import alone, engine, greedy, run, texts
+from tests.engine.test_identity import PARAMS, PROMPTS
+
+
+def ssd(passes: Any = None, model: dict[str, Any] | None = None, **settings: Any) -> LocalDrafter:
+    return LocalDrafter(toy_model(**(model or {})), passes, **settings)
+
+
+@pytest.mark.parametrize("params", PARAMS)
+@pytest.mark.parametrize("backup", ["draft", "ngram", "random", "none", "auto"])
+def test_the_text_is_that_of_autoregressive_decoding(params: SamplingParams, backup: str) -> None:
+    core = engine(drafter=ssd(backup=backup))
+    for prompt in PROMPTS[:3]:
+        assert texts(run(core, (prompt, params)))[0] == alone(prompt, params)
+
+
+@pytest.mark.parametrize("passes", [0, 1, 2, 3])
+def test_an_abandoned_round_gives_shorter_speculations_and_the_same_text(passes: int) -> None:
+    drafter = ssd(passes, backup="none")
+    core = engine(drafter=drafter)
+    for prompt in PROMPTS:
+        for params in PARAMS[:3]:
+            assert texts(run(core, (prompt, params)))[0] == alone(prompt, params)
+    longest = len(core.stats.speculation.accepted_per_position)
+    assert longest == max(0, passes - 1), "one token is drafted per tree step, after the trunk pass"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_mixed_batches_with_rounds_of_any_length(seed: int) -> None:
+    chance = random.Random(seed)
+    drafter = ssd(lambda: chance.choice([0, 1, 2, 5, None]), {"num_blocks": 90}, backup="auto", budget="auto")
+    core = engine(drafter=drafter, max_num_seqs=5)
+    jobs = [(prompt, params) for prompt in PROMPTS for params in PARAMS]
+    for job, request in zip(jobs, run(core, *jobs), strict=True):
+        assert texts([request])[0] == alone(*job)
+
+
+@pytest.mark.parametrize("params", [greedy(60), SamplingParams(temperature=1.0, seed=3, max_tokens=60)])
+@pytest.mark.parametrize("fan_out", ["uniform", "geometric", "measured", "explicit"])
+def test_a_good_draft_hits_the_cache(params: SamplingParams, fan_out: str) -> None:
+    lists = {"fan_out_primary": (2, 2, 2, 2, 4)} if fan_out == "explicit" else {"budget": 12}
+    drafter = ssd(model={"noise": 0.6}, fan_out=fan_out, backup="draft", **lists)
+    core = engine(drafter=drafter)
+    run(core, *[(prompt, params) for prompt in PROMPTS])
+    counters = drafter.speculator.stats()
+    assert counters["hits"] > 1.5 * counters["misses"]
+    assert drafter.origins.count("primary") == counters["hits"]
+
+
+def test_a_draft_equal_to_the_target_is_always_accepted_and_always_hit() -> None:
+    drafter = ssd(model={"salt": 0}, backup="none")
+    core = engine(drafter=drafter)
+    run(core, ([3, 1, 4], greedy(50, ignore_eos=True)))
+    speculation = core.stats.speculation
+    assert speculation.num_accepted_draft_tokens == speculation.num_verified_draft_tokens
+    assert set(drafter.origins) == {"primary"}
+
+
+@pytest.mark.parametrize("saguaro_c", [1.0, 0.5, 0.0])
+@pytest.mark.parametrize("backup", ["draft", "ngram", "random", "none", "auto"])
+def test_rejection_runs_with_every_backup(saguaro_c: float, backup: str) -> None:
+    drafter = ssd(model={"noise": 0.6}, backup=backup, saguaro_c=saguaro_c)
+    core = engine(drafter=drafter)
+    params = [
+        SamplingParams(temperature=1.0, seed=s, max_tokens=30, verification="rejection") for s in range(4)
+    ]
+    requests = run(core, *[(prompt, p) for prompt in PROMPTS for p in params])
+    assert all(len(r.sequences[0].output_ids) <= 30 for r in requests)
+    assert core.stats.speculation.num_accepted_draft_tokens > 0
+
+
+def test_saguaro_sampling_raises_the_hit_rate() -> None:
+    rates = []
+    for c in (1.0, 0.0):
+        drafter = ssd(model={"noise": 1.0}, backup="draft", saguaro_c=c, fan_out="uniform", budget=10)
+        params = [
+            SamplingParams(temperature=1.3, seed=s, max_tokens=80, verification="rejection") for s in range(12)
+        ]
+        run(engine(drafter=drafter), *[(PROMPTS[0], p) for p in params])
+        counters = drafter.speculator.stats()
+        rates.append(counters["hits"] / (counters["hits"] + counters["misses"]))
+    assert rates[1] > rates[0]
