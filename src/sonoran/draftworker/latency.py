@@ -20,9 +20,7 @@ class RowLatency:
     def observe(self, rows: int, milliseconds: float) -> None:
         """Count one pass."""
         mean = self._means.get(rows)
-        self._means[rows] = (
-            milliseconds if mean is None else mean + self._weight * (milliseconds - mean)
-        )
+        self._means[rows] = milliseconds if mean is None else mean + self._weight * (milliseconds - mean)
 
     def __call__(self, rows: int) -> float:
         """Return the expected time of a pass in ms; beyond the largest seen, in proportion to the rows."""

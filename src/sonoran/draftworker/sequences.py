@@ -93,7 +93,7 @@ class DraftSequence:
         prefix: np.ndarray | list[int] = [*self.tokens, *drafted] if self.params.has_penalties else []
         if saguaro_c < 1.0 and self.rule == "rejection" and not self.params.greedy:
             return saguaro_sample(
-                row, fan_out, saguaro_c, prefix, self.prompt_length, self.params, self.seed, position, eos_ids
+                row, prefix, self.prompt_length, self.params, self.seed, position, fan_out, saguaro_c, eos_ids
             )
         return draft_sample(
             self.rule, row, prefix, self.prompt_length, self.params, self.seed, position, eos_ids

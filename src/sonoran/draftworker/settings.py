@@ -39,12 +39,16 @@ class SpeculationSettings:
         if self.backup not in BACKUPS:
             raise ConfigError(f"unknown backup {self.backup!r}{nearest(str(self.backup), BACKUPS)}")
         budget = self.budget
-        if budget != AUTO and (isinstance(budget, bool) or not isinstance(budget, int) or not 1 <= budget <= 256):
+        if budget != AUTO and (
+            isinstance(budget, bool) or not isinstance(budget, int) or not 1 <= budget <= 256
+        ):
             raise ConfigError(f"budget must be from 1 to 256, or 'auto', got {budget!r}")
         if not 0.0 <= self.saguaro_c <= 1.0:
             raise ConfigError(f"saguaro_c must lie in [0, 1], got {self.saguaro_c!r}")
         if (self.fan_out == "explicit") != (self.fan_out_primary is not None):
-            raise ConfigError("fan_out 'explicit' needs fan_out_primary, a list F_0..F_K; the other rules take none")
+            raise ConfigError(
+                "fan_out 'explicit' needs fan_out_primary, a list F_0..F_K; the other rules take none"
+            )
 
     def to_mapping(self) -> dict[str, Any]:
         """Return plain values for a message."""
