@@ -46,13 +46,13 @@ std::vector<sonoran::MatrixSpec> read_specs(const std::vector<Spec>& specs) {
   return out;
 }
 
-void forward(Decoder& d, Ints tokens, Ints positions, Ints slots, Ints sequences, Ints trunk_lengths, Ints wants_logits,
-             Table block_tables, Ints extra_offsets, Ints extra_slots, Logits logits) {
+void forward(Decoder& d, Ints tokens, Ints positions, Ints slots, Ints sequences, Ints trunk_lengths,
+             Ints wants_logits, Table block_tables, Ints extra_offsets, Ints extra_slots, Logits logits) {
   const size_t n = tokens.shape(0);
   size_t wanted = 0;
   for (size_t i = 0; i < wants_logits.shape(0); ++i) wanted += wants_logits.data()[i] != 0;
-  if (positions.shape(0) != n || slots.shape(0) != n || sequences.shape(0) != n || trunk_lengths.shape(0) != n ||
-      wants_logits.shape(0) != n || extra_offsets.shape(0) != n + 1) {
+  if (positions.shape(0) != n || slots.shape(0) != n || sequences.shape(0) != n ||
+      trunk_lengths.shape(0) != n || wants_logits.shape(0) != n || extra_offsets.shape(0) != n + 1) {
     throw sonoran::ConfigError("all fields of the rows must have the same length");
   }
   if (extra_offsets.data()[0] != 0 || extra_offsets.data()[n] != static_cast<int32_t>(extra_slots.shape(0))) {
@@ -77,29 +77,37 @@ void forward(Decoder& d, Ints tokens, Ints positions, Ints slots, Ints sequences
 
 void bind_model(nb::module_& m) {
   nb::class_<Decoder>(m, "Decoder", "A decoder with its weights, KV memory and threads.")
-      .def("__init__",
-           [](Decoder* self, const nb::dict& config, const std::vector<Spec>& matrices, int threads,
-              const std::vector<int>& cores, const std::string& instruction_set) {
-             new (self) Decoder(read_config(config), read_specs(matrices), threads, cores, instruction_set.c_str());
-           },
-           nb::arg("config"), nb::arg("matrices"), nb::arg("threads"), nb::arg("cores"), nb::arg("instruction_set"))
-      .def("load_matrix",
-           [](Decoder& d, const std::string& name, const std::string& format, Bytes rows) {
-             const sonoran::Format from = sonoran::format_from_name(format.c_str());
-             const nb::gil_scoped_release release;
-             d.weights().load_matrix(name, from, rows.data(), rows.size(), d.pool());
-           },
-           nb::arg("name"), nb::arg("format"), nb::arg("rows"))
-      .def("load_vector",
-           [](Decoder& d, const std::string& name, Vector v) { d.weights().load_vector(name, v.data(), v.size()); },
-           nb::arg("name"), nb::arg("values"))
+      .def(
+          "__init__",
+          [](Decoder* self, const nb::dict& config, const std::vector<Spec>& matrices, int threads,
+             const std::vector<int>& cores, const std::string& instruction_set) {
+            new (self)
+                Decoder(read_config(config), read_specs(matrices), threads, cores, instruction_set.c_str());
+          },
+          nb::arg("config"), nb::arg("matrices"), nb::arg("threads"), nb::arg("cores"),
+          nb::arg("instruction_set"))
+      .def(
+          "load_matrix",
+          [](Decoder& d, const std::string& name, const std::string& format, Bytes rows) {
+            const sonoran::Format from = sonoran::format_from_name(format.c_str());
+            const nb::gil_scoped_release release;
+            d.weights().load_matrix(name, from, rows.data(), rows.size(), d.pool());
+          },
+          nb::arg("name"), nb::arg("format"), nb::arg("rows"))
+      .def(
+          "load_vector",
+          [](Decoder& d, const std::string& name, Vector v) {
+            d.weights().load_vector(name, v.data(), v.size());
+          },
+          nb::arg("name"), nb::arg("values"))
       .def("finish", &Decoder::finish)
       .def("restrict_output", &Decoder::restrict_output, nb::arg("blocks"))
-      .def("forward", &forward, nb::arg("tokens"), nb::arg("positions"), nb::arg("slots"), nb::arg("sequences"),
-           nb::arg("trunk_lengths"), nb::arg("wants_logits"), nb::arg("block_tables"), nb::arg("extra_offsets"),
-           nb::arg("extra_slots"), nb::arg("logits"))
-      .def("copy_block", [](Decoder& d, int from, int to) { d.kv().copy_block(from, to); }, nb::arg("source"),
-           nb::arg("destination"))
+      .def("forward", &forward, nb::arg("tokens"), nb::arg("positions"), nb::arg("slots"),
+           nb::arg("sequences"), nb::arg("trunk_lengths"), nb::arg("wants_logits"), nb::arg("block_tables"),
+           nb::arg("extra_offsets"), nb::arg("extra_slots"), nb::arg("logits"))
+      .def(
+          "copy_block", [](Decoder& d, int from, int to) { d.kv().copy_block(from, to); }, nb::arg("source"),
+          nb::arg("destination"))
       .def_prop_ro("read_bytes", &Decoder::read_bytes)
       .def_prop_ro("weight_bytes", [](Decoder& d) { return d.weights().bytes(); })
       .def_prop_ro("kv_bytes", [](Decoder& d) { return d.kv().bytes(); })

@@ -21,20 +21,24 @@ using FloatOut = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 class PackedMatrix {
  public:
   PackedMatrix(const std::string& from, const std::string& to, int outputs, int inputs, Bytes rows)
-      : matrix_(sonoran::plan_matrix(sonoran::format_from_name(to.c_str()), outputs, inputs)), arena_(matrix_.bytes()) {
+      : matrix_(sonoran::plan_matrix(sonoran::format_from_name(to.c_str()), outputs, inputs)),
+        arena_(matrix_.bytes()) {
     matrix_.data = arena_.data();
     const sonoran::Format source = sonoran::format_from_name(from.c_str());
     const auto& info = sonoran::format_info(source);
-    const auto expected = static_cast<size_t>(outputs) * static_cast<size_t>(inputs / info.file_group) * static_cast<size_t>(info.file_bytes);
+    const auto expected = static_cast<size_t>(outputs) * static_cast<size_t>(inputs / info.file_group) *
+                          static_cast<size_t>(info.file_bytes);
     if (rows.size() != expected) throw sonoran::ModelError("expected " + std::to_string(expected) + " bytes");
     sonoran::pack_blocks(matrix_, source, rows.data(), 0, matrix_.blocks());
   }
 
   void decode(FloatOut out) const {
-    if (static_cast<int>(out.shape(0)) != matrix_.outputs || static_cast<int>(out.shape(1)) != matrix_.inputs) {
+    if (static_cast<int>(out.shape(0)) != matrix_.outputs ||
+        static_cast<int>(out.shape(1)) != matrix_.inputs) {
       throw sonoran::ConfigError("out must be outputs x inputs");
     }
-    for (int r = 0; r < matrix_.outputs; ++r) sonoran::decode_row(matrix_, r, out.data() + static_cast<size_t>(r) * out.shape(1));
+    for (int r = 0; r < matrix_.outputs; ++r)
+      sonoran::decode_row(matrix_, r, out.data() + static_cast<size_t>(r) * out.shape(1));
   }
 
   // y = x w^T with the kernels of an instruction set.
@@ -48,8 +52,10 @@ class PackedMatrix {
     std::vector<sonoran::Quantised256> k(rows * (inputs / 256));
     std::vector<sonoran::Quantised32> small(rows * (inputs / 32));
     for (size_t r = 0; r < rows; ++r) {
-      if (inputs % 256 == 0) kernels.quantise256(x.data() + r * inputs, matrix_.inputs, &k[r * (inputs / 256)]);
-      if (inputs % 32 == 0) kernels.quantise32(x.data() + r * inputs, matrix_.inputs, &small[r * (inputs / 32)]);
+      if (inputs % 256 == 0)
+        kernels.quantise256(x.data() + r * inputs, matrix_.inputs, &k[r * (inputs / 256)]);
+      if (inputs % 32 == 0)
+        kernels.quantise32(x.data() + r * inputs, matrix_.inputs, &small[r * (inputs / 32)]);
     }
     const sonoran::Activations a{x.data(), k.data(), small.data(), inputs, inputs / 256, inputs / 32};
     kernels.matmul(matrix_, 0, matrix_.blocks(), a, static_cast<int>(rows), y.data(), y.shape(1));
@@ -69,6 +75,7 @@ void bind_weights(nb::module_& m) {
       .def(nb::init<const std::string&, const std::string&, int, int, Bytes>(), nb::arg("from_format"),
            nb::arg("to_format"), nb::arg("outputs"), nb::arg("inputs"), nb::arg("rows"))
       .def("decode", &PackedMatrix::decode, nb::arg("out"))
-      .def("multiply", &PackedMatrix::multiply, nb::arg("x"), nb::arg("y"), nb::arg("instruction_set") = "auto")
+      .def("multiply", &PackedMatrix::multiply, nb::arg("x"), nb::arg("y"),
+           nb::arg("instruction_set") = "auto")
       .def_prop_ro("bytes", &PackedMatrix::bytes);
 }

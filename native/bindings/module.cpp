@@ -41,8 +41,10 @@ NB_MODULE(_native, m) {
   translate<sonoran::ModelError>(m, "ModelError");
   translate<sonoran::NumericsError>(m, "NumericsError");
 
-  m.def("processor_has", [](const std::string& name) { return sonoran::processor_has(name.c_str()); }, nb::arg("name"),
-        "Whether this processor can run the kernels of an instruction set (avx512vnni, avx2, portable).");
+  m.def(
+      "processor_has", [](const std::string& name) { return sonoran::processor_has(name.c_str()); },
+      nb::arg("name"),
+      "Whether this processor can run the kernels of an instruction set (avx512vnni, avx2, portable).");
   m.def("best_instruction_set", [] { return std::string(sonoran::select_kernels("auto").name); });
   m.def("available_cores", &sonoran::available_cores, "The cores that this process may use.");
   m.def("measure_read_bandwidth", &sonoran::measure_read_bandwidth, nb::arg("bytes"), nb::arg("threads"),

@@ -1,4 +1,5 @@
-// Conversions between float and the 16-bit formats, round to nearest even; bit-identical to the hardware ones.
+// Conversions between float and the 16-bit formats, round to nearest even; bit-identical to the hardware
+// ones.
 #pragma once
 
 #include <bit>
@@ -36,7 +37,8 @@ inline uint16_t float_to_half(float f) {
     const uint32_t rounded = a + 0xfffu + ((a >> 13) & 1u);
     return static_cast<uint16_t>(sign | ((rounded - 0x38000000u) >> 13));
   }
-  const float shifted = std::bit_cast<float>(a) + 0.5f;  // aligns the subnormal grid of 2^-24 with the last bit
+  const float shifted =
+      std::bit_cast<float>(a) + 0.5f;  // aligns the subnormal grid of 2^-24 with the last bit
   return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(shifted) - 0x3f000000u));
 }
 

@@ -9,7 +9,7 @@ namespace sonoran {
 // 256 inputs of one row, for the K formats.
 struct Quantised256 {
   int8_t codes[256];
-  int16_t sums32[8];     // sums of 32 codes each
+  int16_t sums32[8];      // sums of 32 codes each
   int32_t offsets16[16];  // -32 times the sums of 16 codes each
   float scale;
 };

@@ -1,8 +1,8 @@
 // Attention of one row over paged KV memory, written once over Vec.
 //
-// KV layout of a layer, fp16. Slots come in tiles of 16. Keys: [tile][kv head][dimension][slot in tile], so a score of 16
-// keys needs no horizontal sum; values: [slot][kv head][dimension]. Sums run over the keys in order of their index
-// (trunk, then extra slots) whatever the split into trunk and branch is.
+// KV layout of a layer, fp16. Slots come in tiles of 16. Keys: [tile][kv head][dimension][slot in tile], so a
+// score of 16 keys needs no horizontal sum; values: [slot][kv head][dimension]. Sums run over the keys in
+// order of their index (trunk, then extra slots) whatever the split into trunk and branch is.
 #pragma once
 
 #include <cstring>
@@ -20,19 +20,21 @@ struct KeyWalk {
     return a.table[index / a.tiles_per_block] * a.tiles_per_block + index % a.tiles_per_block;
   }
   const uint16_t* keys(int tile) const {
-    return a.keys + (static_cast<size_t>(tile) * static_cast<size_t>(a.kv_heads) + static_cast<size_t>(a.kv_head)) *
-                        static_cast<size_t>(a.head_dim) * 16;
+    return a.keys +
+           (static_cast<size_t>(tile) * static_cast<size_t>(a.kv_heads) + static_cast<size_t>(a.kv_head)) *
+               static_cast<size_t>(a.head_dim) * 16;
   }
   const uint16_t* values(int slot) const {
-    return a.values + (static_cast<size_t>(slot) * static_cast<size_t>(a.kv_heads) + static_cast<size_t>(a.kv_head)) *
-                          static_cast<size_t>(a.head_dim);
+    return a.values +
+           (static_cast<size_t>(slot) * static_cast<size_t>(a.kv_heads) + static_cast<size_t>(a.kv_head)) *
+               static_cast<size_t>(a.head_dim);
   }
 };
 
 // Scores of two tiles for H heads starting at head; second may equal first.
 template <int H>
-inline void score_tiles(const AttentionArgs& a, int head, const uint16_t* first, const uint16_t* second, float* out1,
-                        float* out2, size_t stride) {
+inline void score_tiles(const AttentionArgs& a, int head, const uint16_t* first, const uint16_t* second,
+                        float* out1, float* out2, size_t stride) {
   Vec::F acc[2][H];
   for (auto& half : acc) {
     for (auto& v : half) v = Vec::zero();
@@ -69,7 +71,8 @@ void score_heads(const AttentionArgs& a, int head, float* scores, size_t stride)
   const int tiles = (a.trunk + 15) / 16;
   for (int t = a.first / 16; t < tiles; t += 2) {
     const int u = t + 1 < tiles ? t + 1 : t;
-    score_tiles<H>(a, head, walk.keys(walk.tile(t)), walk.keys(walk.tile(u)), scores + 16 * t, scores + 16 * u, stride);
+    score_tiles<H>(a, head, walk.keys(walk.tile(t)), walk.keys(walk.tile(u)), scores + 16 * t,
+                   scores + 16 * u, stride);
   }
   for (int e = 0; e < a.extras; e += 16) {
     const int n = a.extras - e < 16 ? a.extras - e : 16;
@@ -123,7 +126,8 @@ inline void mix_values(const AttentionArgs& a, int head, int dim, const float* w
     const int end = index / 16 * 16 + 16 < a.trunk ? index / 16 * 16 + 16 : a.trunk;
     for (; index < end; ++index) add(base + index, index);
   }
-  for (int e = a.first > a.trunk ? a.first - a.trunk : 0; e < a.extras; ++e) add(a.extra_slots[e], a.trunk + e);
+  for (int e = a.first > a.trunk ? a.first - a.trunk : 0; e < a.extras; ++e)
+    add(a.extra_slots[e], a.trunk + e);
   for (int h = 0; h < H; ++h) {
     const Vec::F inverse = Vec::set(1.0f / sums[h]);
     float* out = a.out + static_cast<size_t>(head + h) * static_cast<size_t>(a.head_dim) + dim;
@@ -152,11 +156,12 @@ void attend(const AttentionArgs& a) {
 }
 
 // Writes the keys and values of one kv head of one row (head_dim floats each, padded) into its slot.
-void store_kv(const float* key, const float* value, int slot, int kv_head, int kv_heads, int head_dim, uint16_t* keys,
-              uint16_t* values) {
+void store_kv(const float* key, const float* value, int slot, int kv_head, int kv_heads, int head_dim,
+              uint16_t* keys, uint16_t* values) {
   const auto heads = static_cast<size_t>(kv_heads);
   const auto dims = static_cast<size_t>(head_dim);
-  uint16_t* k = keys + (static_cast<size_t>(slot / 16) * heads + static_cast<size_t>(kv_head)) * dims * 16 + slot % 16;
+  uint16_t* k =
+      keys + (static_cast<size_t>(slot / 16) * heads + static_cast<size_t>(kv_head)) * dims * 16 + slot % 16;
   uint16_t* v = values + (static_cast<size_t>(slot) * heads + static_cast<size_t>(kv_head)) * dims;
   for (int d = 0; d < head_dim; d += 16) {
     uint16_t lanes[16];

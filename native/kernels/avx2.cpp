@@ -1,5 +1,5 @@
-// All kernels for one instruction set. Everything but the table has internal linkage, so that no code compiled here can
-// be called on a processor that lacks the instructions.
+// All kernels for one instruction set. Everything but the table has internal linkage, so that no code
+// compiled here can be called on a processor that lacks the instructions.
 #if defined(__x86_64__)
 #include "kernels/vec_avx2.hpp"
 // The vector type comes first: the kernels below are written over it.
@@ -10,7 +10,8 @@
 namespace sonoran {
 
 extern const Kernels k_avx2_kernels;
-const Kernels k_avx2_kernels = {"avx2", matmul, quantise256, quantise32, rms_norm, silu_mul, attend, store_kv};
+const Kernels k_avx2_kernels = {"avx2",   matmul,   quantise256, quantise32,
+                                rms_norm, silu_mul, attend,      store_kv};
 
 }  // namespace sonoran
 #endif

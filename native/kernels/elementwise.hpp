@@ -1,5 +1,5 @@
-// Normalisation, activation function and quantisation of rows, written once over Vec. Lengths are multiples of 16;
-// padding beyond a row's true length is zero.
+// Normalisation, activation function and quantisation of rows, written once over Vec. Lengths are multiples
+// of 16; padding beyond a row's true length is zero.
 #pragma once
 
 #include <cmath>

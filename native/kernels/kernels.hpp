@@ -31,7 +31,8 @@ struct AttentionArgs {
 
 struct Kernels {
   const char* name;
-  void (*matmul)(const Matrix&, int first_block, int last_block, const Activations&, int rows, float* y, size_t stride);
+  void (*matmul)(const Matrix&, int first_block, int last_block, const Activations&, int rows, float* y,
+                 size_t stride);
   void (*quantise256)(const float* x, int n, Quantised256* out);
   void (*quantise32)(const float* x, int n, Quantised32* out);
   void (*rms_norm)(const float* x, const float* weight, int padded, int n, float epsilon, float* out);
@@ -41,8 +42,8 @@ struct Kernels {
                    uint16_t* keys, uint16_t* values);
 };
 
-// The kernels of an instruction set: "avx512vnni", "avx2", "portable"; "auto" is the best that this processor has.
-// Throws ConfigError if it is unknown or this processor lacks it.
+// The kernels of an instruction set: "avx512vnni", "avx2", "portable"; "auto" is the best that this processor
+// has. Throws ConfigError if it is unknown or this processor lacks it.
 const Kernels& select_kernels(const char* name);
 
 bool processor_has(const char* name);

@@ -1,8 +1,9 @@
-// Matrix products of a few rows with packed weights, written once over Vec (a vec_*.hpp must be included before).
+// Matrix products of a few rows with packed weights, written once over Vec (a vec_*.hpp must be included
+// before).
 //
-// A tile is M rows times one block of 16 outputs; the weights of a block are streamed once for up to 8 rows. Integer dot
-// products are exact; floating-point sums run over the inputs in order, one accumulator per output, so that a result
-// does not depend on M, the other rows or the threads.
+// A tile is M rows times one block of 16 outputs; the weights of a block are streamed once for up to 8 rows.
+// Integer dot products are exact; floating-point sums run over the inputs in order, one accumulator per
+// output, so that a result does not depend on M, the other rows or the threads.
 #pragma once
 
 #include "kernels/activations.hpp"
@@ -11,11 +12,13 @@
 namespace sonoran {
 namespace {
 
-// How far ahead of the weights being read. The latency of memory times the bandwidth of one core is about 4 KB; twice that
-// was fastest on Zen 5 for one row and for many (measured from 2 to 24 KB).
+// How far ahead of the weights being read. The latency of memory times the bandwidth of one core is about 4
+// KB; twice that was fastest on Zen 5 for one row and for many (measured from 2 to 24 KB).
 constexpr size_t kPrefetchBytes = 8192;
 
-inline void prefetch(const void* p) { __builtin_prefetch(static_cast<const char*>(p) + kPrefetchBytes, 0, 3); }
+inline void prefetch(const void* p) {
+  __builtin_prefetch(static_cast<const char*>(p) + kPrefetchBytes, 0, 3);
+}
 
 constexpr int chunk_bytes(int bits) { return bits * 64; }
 
@@ -25,7 +28,8 @@ inline Vec::Q load_quad(const uint8_t* chunk) {
   if constexpr (Bits == 8) {
     return Vec::load_bytes(chunk + 64 * q);
   } else {
-    const Vec::Q nibbles = Vec::and_bytes(Vec::shift<q % 2 ? -4 : 0>(Vec::load_bytes(chunk + 64 * (q / 2))), 15);
+    const Vec::Q nibbles =
+        Vec::and_bytes(Vec::shift<q % 2 ? -4 : 0>(Vec::load_bytes(chunk + 64 * (q / 2))), 15);
     if constexpr (Bits == 4) return nibbles;
     if constexpr (Bits == 5) {
       return Vec::or_bytes(nibbles, Vec::and_bytes(Vec::shift<4 - q>(Vec::load_bytes(chunk + 256)), 16));
@@ -120,7 +124,8 @@ struct KMinTile {
       const Vec::F dmin = Vec::sub(Vec::zero(), Vec::load_half(d16 + 16));
       for (int m = 0; m < M; ++m) {
         Vec::I low = Vec::izero();
-        for (int j = 0; j < 4; ++j) low = Vec::dot2(low, Vec::widen_u8(scales + 128 + 32 * j), group.in[m]->sums32 + 2 * j);
+        for (int j = 0; j < 4; ++j)
+          low = Vec::dot2(low, Vec::widen_u8(scales + 128 + 32 * j), group.in[m]->sums32 + 2 * j);
         const Vec::F scale = Vec::set(group.in[m]->scale);
         acc[m] = Vec::fma(Vec::to_float(sum[m]), Vec::mul(d, scale), acc[m]);
         acc[m] = Vec::fma(Vec::to_float(low), Vec::mul(dmin, scale), acc[m]);
@@ -188,14 +193,15 @@ struct SmallTile {
       for (int line = 0; line < 8 * kScaleBytes; line += 64) prefetch(scales + line);
       const Quantised32* in[M];
       for (int m = 0; m < M; ++m) in[m] = x.small + (row + static_cast<size_t>(m)) * x.small_stride + start;
-      for (int c = 0; c < count; ++c) add_chunk(acc, group + c * chunk_bytes(Bits), scales + c * kScaleBytes, in, c);
+      for (int c = 0; c < count; ++c)
+        add_chunk(acc, group + c * chunk_bytes(Bits), scales + c * kScaleBytes, in, c);
     }
     store_tile(acc, w, block, y, stride);
   }
 
   template <int M>
-  static void add_chunk(Vec::F (&acc)[M], const uint8_t* chunk, const uint8_t* scales, const Quantised32* const (&in)[M],
-                        int c) {
+  static void add_chunk(Vec::F (&acc)[M], const uint8_t* chunk, const uint8_t* scales,
+                        const Quantised32* const (&in)[M], int c) {
     const int8_t* codes[M];
     Vec::I dot[M];
     for (int m = 0; m < M; ++m) {
@@ -246,22 +252,32 @@ struct DenseTile {
 };
 
 template <class Tile>
-void tile_rows(int rows, const Matrix& w, int block, const Activations& x, size_t row, float* y, size_t stride) {
+void tile_rows(int rows, const Matrix& w, int block, const Activations& x, size_t row, float* y,
+               size_t stride) {
   if constexpr (Vec::kMaxRows >= 8) {
     switch (rows) {
-      case 8: return Tile::template run<8>(w, block, x, row, y, stride);
-      case 7: return Tile::template run<7>(w, block, x, row, y, stride);
-      case 6: return Tile::template run<6>(w, block, x, row, y, stride);
-      case 5: return Tile::template run<5>(w, block, x, row, y, stride);
-      default: break;
+      case 8:
+        return Tile::template run<8>(w, block, x, row, y, stride);
+      case 7:
+        return Tile::template run<7>(w, block, x, row, y, stride);
+      case 6:
+        return Tile::template run<6>(w, block, x, row, y, stride);
+      case 5:
+        return Tile::template run<5>(w, block, x, row, y, stride);
+      default:
+        break;
     }
   }
   if constexpr (Vec::kMaxRows >= 4) {
     switch (rows) {
-      case 4: return Tile::template run<4>(w, block, x, row, y, stride);
-      case 3: return Tile::template run<3>(w, block, x, row, y, stride);
-      case 2: return Tile::template run<2>(w, block, x, row, y, stride);
-      default: break;
+      case 4:
+        return Tile::template run<4>(w, block, x, row, y, stride);
+      case 3:
+        return Tile::template run<3>(w, block, x, row, y, stride);
+      case 2:
+        return Tile::template run<2>(w, block, x, row, y, stride);
+      default:
+        break;
     }
   }
   Tile::template run<1>(w, block, x, row, y, stride);
@@ -282,17 +298,28 @@ void multiply(const Matrix& w, int first, int last, const Activations& x, int ro
 
 void matmul(const Matrix& w, int first, int last, const Activations& x, int rows, float* y, size_t stride) {
   switch (w.format) {
-    case Format::F32: return multiply<DenseTile<LoadF32>>(w, first, last, x, rows, y, stride);
-    case Format::F16: return multiply<DenseTile<LoadF16>>(w, first, last, x, rows, y, stride);
-    case Format::BF16: return multiply<DenseTile<LoadBF16>>(w, first, last, x, rows, y, stride);
-    case Format::Q4_0: return multiply<SmallTile<4, 8, false>>(w, first, last, x, rows, y, stride);
-    case Format::Q4_1: return multiply<SmallTile<4, 0, true>>(w, first, last, x, rows, y, stride);
-    case Format::Q5_0: return multiply<SmallTile<5, 16, false>>(w, first, last, x, rows, y, stride);
-    case Format::Q5_1: return multiply<SmallTile<5, 0, true>>(w, first, last, x, rows, y, stride);
-    case Format::Q8_0: return multiply<SmallTile<8, 128, false>>(w, first, last, x, rows, y, stride);
-    case Format::Q4_K: return multiply<KMinTile<4>>(w, first, last, x, rows, y, stride);
-    case Format::Q5_K: return multiply<KMinTile<5>>(w, first, last, x, rows, y, stride);
-    case Format::Q6_K: return multiply<KOffsetTile>(w, first, last, x, rows, y, stride);
+    case Format::F32:
+      return multiply<DenseTile<LoadF32>>(w, first, last, x, rows, y, stride);
+    case Format::F16:
+      return multiply<DenseTile<LoadF16>>(w, first, last, x, rows, y, stride);
+    case Format::BF16:
+      return multiply<DenseTile<LoadBF16>>(w, first, last, x, rows, y, stride);
+    case Format::Q4_0:
+      return multiply<SmallTile<4, 8, false>>(w, first, last, x, rows, y, stride);
+    case Format::Q4_1:
+      return multiply<SmallTile<4, 0, true>>(w, first, last, x, rows, y, stride);
+    case Format::Q5_0:
+      return multiply<SmallTile<5, 16, false>>(w, first, last, x, rows, y, stride);
+    case Format::Q5_1:
+      return multiply<SmallTile<5, 0, true>>(w, first, last, x, rows, y, stride);
+    case Format::Q8_0:
+      return multiply<SmallTile<8, 128, false>>(w, first, last, x, rows, y, stride);
+    case Format::Q4_K:
+      return multiply<KMinTile<4>>(w, first, last, x, rows, y, stride);
+    case Format::Q5_K:
+      return multiply<KMinTile<5>>(w, first, last, x, rows, y, stride);
+    case Format::Q6_K:
+      return multiply<KOffsetTile>(w, first, last, x, rows, y, stride);
   }
 }
 

@@ -1,5 +1,5 @@
-// All kernels for one instruction set. Everything but the table has internal linkage, so that no code compiled here can
-// be called on a processor that lacks the instructions.
+// All kernels for one instruction set. Everything but the table has internal linkage, so that no code
+// compiled here can be called on a processor that lacks the instructions.
 #include "kernels/vec_portable.hpp"
 // The vector type comes first: the kernels below are written over it.
 #include "kernels/attention.hpp"
@@ -9,6 +9,7 @@
 namespace sonoran {
 
 extern const Kernels k_portable_kernels;
-const Kernels k_portable_kernels = {"portable", matmul, quantise256, quantise32, rms_norm, silu_mul, attend, store_kv};
+const Kernels k_portable_kernels = {"portable", matmul,   quantise256, quantise32,
+                                    rms_norm,   silu_mul, attend,      store_kv};
 
 }  // namespace sonoran

@@ -29,7 +29,9 @@ struct Vec {
     _mm_storeu_si128(out, _mm256_cvtps_ph(v.a, _MM_FROUND_TO_NEAREST_INT));
     _mm_storeu_si128(out + 1, _mm256_cvtps_ph(v.b, _MM_FROUND_TO_NEAREST_INT));
   }
-  static __m256 from_bf16(__m128i v) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(v), 16)); }
+  static __m256 from_bf16(__m128i v) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(v), 16));
+  }
   static F load_bf16(const uint16_t* p) { return {from_bf16(half(p, 0)), from_bf16(half(p, 1))}; }
   static F add(F x, F y) { return {_mm256_add_ps(x.a, y.a), _mm256_add_ps(x.b, y.b)}; }
   static F sub(F x, F y) { return {_mm256_sub_ps(x.a, y.a), _mm256_sub_ps(x.b, y.b)}; }
@@ -104,12 +106,16 @@ struct Vec {
   template <int Bits>
   static I dot4(I acc, Q codes, const int8_t* x) {
     const __m256i v = _mm256_set1_epi32(*reinterpret_cast<const int32_t*>(x));
-    return {_mm256_add_epi32(acc.a, products<Bits>(codes.a, v)), _mm256_add_epi32(acc.b, products<Bits>(codes.b, v))};
+    return {_mm256_add_epi32(acc.a, products<Bits>(codes.a, v)),
+            _mm256_add_epi32(acc.b, products<Bits>(codes.b, v))};
   }
-  static Q widen_u8(const uint8_t* p) { return {_mm256_cvtepu8_epi16(half(p, 0)), _mm256_cvtepu8_epi16(half(p, 1))}; }
+  static Q widen_u8(const uint8_t* p) {
+    return {_mm256_cvtepu8_epi16(half(p, 0)), _mm256_cvtepu8_epi16(half(p, 1))};
+  }
   static I dot2(I acc, Q pairs, const int16_t* x) {
     const __m256i v = _mm256_set1_epi32(*reinterpret_cast<const int32_t*>(x));
-    return {_mm256_add_epi32(acc.a, _mm256_madd_epi16(pairs.a, v)), _mm256_add_epi32(acc.b, _mm256_madd_epi16(pairs.b, v))};
+    return {_mm256_add_epi32(acc.a, _mm256_madd_epi16(pairs.a, v)),
+            _mm256_add_epi32(acc.b, _mm256_madd_epi16(pairs.b, v))};
   }
 };
 

@@ -41,7 +41,8 @@ struct Vec {
   static F to_float(I a) { return _mm512_cvtepi32_ps(a); }
   static I to_int(F a) { return _mm512_cvtps_epi32(a); }
   static F scale_by_power(F a, I n) {  // a * 2^n, n within the normal exponents
-    return _mm512_mul_ps(a, _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(n, _mm512_set1_epi32(127)), 23)));
+    return _mm512_mul_ps(
+        a, _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(n, _mm512_set1_epi32(127)), 23)));
   }
 
   static I izero() { return _mm512_setzero_si512(); }
@@ -63,10 +64,13 @@ struct Vec {
   }
 
   static Q load_bytes(const uint8_t* p) { return _mm512_loadu_si512(p); }
-  static Q and_bytes(Q a, uint8_t mask) { return _mm512_and_si512(a, _mm512_set1_epi8(static_cast<char>(mask))); }
+  static Q and_bytes(Q a, uint8_t mask) {
+    return _mm512_and_si512(a, _mm512_set1_epi8(static_cast<char>(mask)));
+  }
   static Q or_bytes(Q a, Q b) { return _mm512_or_si512(a, b); }
   template <int N>
-  static Q shift(Q a) {  // left by N bits if positive, right by -N otherwise; bits cross bytes, mask afterwards
+  static Q shift(
+      Q a) {  // left by N bits if positive, right by -N otherwise; bits cross bytes, mask afterwards
     if constexpr (N > 0) return _mm512_slli_epi16(a, N);
     if constexpr (N < 0) return _mm512_srli_epi16(a, -N);
     return a;

@@ -1,4 +1,5 @@
-// Sixteen lanes in plain C++: the slow, obvious reference beside the fast paths, and the fallback everywhere else.
+// Sixteen lanes in plain C++: the slow, obvious reference beside the fast paths, and the fallback everywhere
+// else.
 #pragma once
 
 #include <cmath>
@@ -29,24 +30,52 @@ struct Vec {
     return r;
   }
   static F zero() { return set(0.0f); }
-  static F set(float x) { return map<F>([&](int) { return x; }); }
-  static F load(const float* p) { return map<F>([&](int i) { return p[i]; }); }
+  static F set(float x) {
+    return map<F>([&](int) { return x; });
+  }
+  static F load(const float* p) {
+    return map<F>([&](int i) { return p[i]; });
+  }
   static void store(float* p, F x) { std::memcpy(p, x.v, sizeof x.v); }
-  static F load_half(const uint16_t* p) { return map<F>([&](int i) { return half_to_float(p[i]); }); }
+  static F load_half(const uint16_t* p) {
+    return map<F>([&](int i) { return half_to_float(p[i]); });
+  }
   static void store_half(uint16_t* p, F x) {
     for (int i = 0; i < 16; ++i) p[i] = float_to_half(x.v[i]);
   }
-  static F load_bf16(const uint16_t* p) { return map<F>([&](int i) { return bf16_to_float(p[i]); }); }
-  static F add(F x, F y) { return map<F>([&](int i) { return x.v[i] + y.v[i]; }); }
-  static F sub(F x, F y) { return map<F>([&](int i) { return x.v[i] - y.v[i]; }); }
-  static F mul(F x, F y) { return map<F>([&](int i) { return x.v[i] * y.v[i]; }); }
-  static F div(F x, F y) { return map<F>([&](int i) { return x.v[i] / y.v[i]; }); }
-  static F fma(F x, F y, F z) { return map<F>([&](int i) { return std::fma(x.v[i], y.v[i], z.v[i]); }); }
-  static F max(F x, F y) { return map<F>([&](int i) { return x.v[i] > y.v[i] ? x.v[i] : y.v[i]; }); }
-  static F min(F x, F y) { return map<F>([&](int i) { return x.v[i] < y.v[i] ? x.v[i] : y.v[i]; }); }
-  static F abs(F x) { return map<F>([&](int i) { return std::fabs(x.v[i]); }); }
-  static F round(F x) { return map<F>([&](int i) { return std::nearbyint(x.v[i]); }); }
-  static F to_float(I x) { return map<F>([&](int i) { return static_cast<float>(x.v[i]); }); }
+  static F load_bf16(const uint16_t* p) {
+    return map<F>([&](int i) { return bf16_to_float(p[i]); });
+  }
+  static F add(F x, F y) {
+    return map<F>([&](int i) { return x.v[i] + y.v[i]; });
+  }
+  static F sub(F x, F y) {
+    return map<F>([&](int i) { return x.v[i] - y.v[i]; });
+  }
+  static F mul(F x, F y) {
+    return map<F>([&](int i) { return x.v[i] * y.v[i]; });
+  }
+  static F div(F x, F y) {
+    return map<F>([&](int i) { return x.v[i] / y.v[i]; });
+  }
+  static F fma(F x, F y, F z) {
+    return map<F>([&](int i) { return std::fma(x.v[i], y.v[i], z.v[i]); });
+  }
+  static F max(F x, F y) {
+    return map<F>([&](int i) { return x.v[i] > y.v[i] ? x.v[i] : y.v[i]; });
+  }
+  static F min(F x, F y) {
+    return map<F>([&](int i) { return x.v[i] < y.v[i] ? x.v[i] : y.v[i]; });
+  }
+  static F abs(F x) {
+    return map<F>([&](int i) { return std::fabs(x.v[i]); });
+  }
+  static F round(F x) {
+    return map<F>([&](int i) { return std::nearbyint(x.v[i]); });
+  }
+  static F to_float(I x) {
+    return map<F>([&](int i) { return static_cast<float>(x.v[i]); });
+  }
   static I to_int(F x) {
     // Out of range and NaN give INT_MIN, as on x86.
     return map<I>([&](int i) {
@@ -54,18 +83,30 @@ struct Vec {
       return r >= -2147483648.0f && r < 2147483648.0f ? static_cast<int32_t>(r) : INT32_MIN;
     });
   }
-  static F scale_by_power(F x, I n) { return map<F>([&](int i) { return x.v[i] * std::ldexp(1.0f, n.v[i]); }); }
+  static F scale_by_power(F x, I n) {
+    return map<F>([&](int i) { return x.v[i] * std::ldexp(1.0f, n.v[i]); });
+  }
 
   static I izero() { return iset(0); }
-  static I iset(int32_t x) { return map<I>([&](int) { return x; }); }
-  static I iadd(I x, I y) { return map<I>([&](int i) { return x.v[i] + y.v[i]; }); }
-  static I imul(I x, I y) { return map<I>([&](int i) { return x.v[i] * y.v[i]; }); }
+  static I iset(int32_t x) {
+    return map<I>([&](int) { return x; });
+  }
+  static I iadd(I x, I y) {
+    return map<I>([&](int i) { return x.v[i] + y.v[i]; });
+  }
+  static I imul(I x, I y) {
+    return map<I>([&](int i) { return x.v[i] * y.v[i]; });
+  }
   template <int N>
   static I ishl(I x) {
     return map<I>([&](int i) { return x.v[i] * (1 << N); });
   }
-  static I load_u8(const uint8_t* p) { return map<I>([&](int i) { return p[i]; }); }
-  static I load_s8(const uint8_t* p) { return map<I>([&](int i) { return static_cast<int8_t>(p[i]); }); }
+  static I load_u8(const uint8_t* p) {
+    return map<I>([&](int i) { return p[i]; });
+  }
+  static I load_s8(const uint8_t* p) {
+    return map<I>([&](int i) { return static_cast<int8_t>(p[i]); });
+  }
   static void store_s8(int8_t* p, I x) {
     for (int i = 0; i < 16; ++i) p[i] = static_cast<int8_t>(x.v[i]);
   }

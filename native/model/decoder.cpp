@@ -9,8 +9,8 @@
 
 namespace sonoran {
 
-Decoder::Decoder(const DecoderConfig& config, const std::vector<MatrixSpec>& specs, int threads, std::vector<int> cores,
-                 const char* instruction_set)
+Decoder::Decoder(const DecoderConfig& config, const std::vector<MatrixSpec>& specs, int threads,
+                 std::vector<int> cores, const char* instruction_set)
     : config_(config),
       hidden_(round_up(config.hidden_size, 16)),
       intermediate_(round_up(config.intermediate_size, 16)),
@@ -34,8 +34,8 @@ const Matrix* Decoder::require(const std::string& name, int outputs, int inputs)
   const Matrix* m = weights_.matrix(name);
   if (m == nullptr) throw ModelError("the model has no tensor " + name);
   if (m->outputs != outputs || m->inputs != inputs) {
-    throw ModelError(name + " is " + std::to_string(m->outputs) + " x " + std::to_string(m->inputs) + ", expected " +
-                     std::to_string(outputs) + " x " + std::to_string(inputs));
+    throw ModelError(name + " is " + std::to_string(m->outputs) + " x " + std::to_string(m->inputs) +
+                     ", expected " + std::to_string(outputs) + " x " + std::to_string(inputs));
   }
   return m;
 }
@@ -77,7 +77,8 @@ void Decoder::finish() {
 
 void Decoder::restrict_output(std::vector<int> blocks) {
   for (const int b : blocks) {
-    if (b < 0 || b >= output_->blocks()) throw ConfigError("output block " + std::to_string(b) + " is out of range");
+    if (b < 0 || b >= output_->blocks())
+      throw ConfigError("output block " + std::to_string(b) + " is out of range");
   }
   const std::lock_guard lock(mutex_);
   output_blocks_ = std::move(blocks);
@@ -98,28 +99,37 @@ void Decoder::check(const RowBatch& rows) const {
   const auto slots = static_cast<int64_t>(kv_.slots());
   for (int i = 0; i < rows.n; ++i) {
     if (rows.tokens[i] < 0 || rows.tokens[i] >= config_.vocab_size) {
-      fail(i, "token " + std::to_string(rows.tokens[i]) + " is outside the vocabulary of " + std::to_string(config_.vocab_size));
+      fail(i, "token " + std::to_string(rows.tokens[i]) + " is outside the vocabulary of " +
+                  std::to_string(config_.vocab_size));
     }
-    if (rows.slots[i] < 0 || rows.slots[i] >= slots) fail(i, "slot " + std::to_string(rows.slots[i]) + " is outside the KV memory");
+    if (rows.slots[i] < 0 || rows.slots[i] >= slots)
+      fail(i, "slot " + std::to_string(rows.slots[i]) + " is outside the KV memory");
     if (rows.positions[i] < 0) fail(i, "negative position");
     if (rows.sequences[i] < 0 || rows.sequences[i] >= rows.num_sequences) fail(i, "unknown sequence");
     const int trunk = rows.trunk_lengths[i];
     const int blocks = (trunk + config_.block_size - 1) / config_.block_size;
-    if (trunk < 0 || blocks > rows.table_width) fail(i, "trunk of " + std::to_string(trunk) + " exceeds the block table");
-    const int32_t* table = rows.block_tables + static_cast<size_t>(rows.sequences[i]) * static_cast<size_t>(rows.table_width);
+    if (trunk < 0 || blocks > rows.table_width)
+      fail(i, "trunk of " + std::to_string(trunk) + " exceeds the block table");
+    const int32_t* table =
+        rows.block_tables + static_cast<size_t>(rows.sequences[i]) * static_cast<size_t>(rows.table_width);
     for (int b = 0; b < blocks; ++b) {
-      if (table[b] < 0 || table[b] >= config_.num_blocks) fail(i, "block table has no block for part of the trunk");
+      if (table[b] < 0 || table[b] >= config_.num_blocks)
+        fail(i, "block table has no block for part of the trunk");
     }
     const int first = rows.extra_offsets[i];
     const int last = rows.extra_offsets[i + 1];
     if (first < 0 || last < first) fail(i, "extra slots out of order");
     if (trunk + last - first <= 0) fail(i, "sees nothing, not even itself");
     for (int e = first; e < last; ++e) {
-      if (rows.extra_slots[e] < 0 || rows.extra_slots[e] >= slots) fail(i, "extra slot is outside the KV memory");
+      if (rows.extra_slots[e] < 0 || rows.extra_slots[e] >= slots)
+        fail(i, "extra slot is outside the KV memory");
     }
     const int own = last > first ? rows.extra_slots[last - 1]
-                                 : table[(trunk - 1) / config_.block_size] * config_.block_size + (trunk - 1) % config_.block_size;
-    if (own != rows.slots[i]) fail(i, "the last slot it sees is " + std::to_string(own) + ", not its own " + std::to_string(rows.slots[i]));
+                                 : table[(trunk - 1) / config_.block_size] * config_.block_size +
+                                       (trunk - 1) % config_.block_size;
+    if (own != rows.slots[i])
+      fail(i, "the last slot it sees is " + std::to_string(own) + ", not its own " +
+                  std::to_string(rows.slots[i]));
   }
   std::vector<int32_t> written(rows.slots, rows.slots + rows.n);
   std::sort(written.begin(), written.end());
@@ -215,21 +225,24 @@ Activations Decoder::prepare(int n, const float* x, int width, const std::vector
 void Decoder::multiply(int n, const Activations& x, const std::vector<Product>& products) {
   int total = 0;
   for (const Product& p : products) total += p.weights->blocks();
-  // A few blocks at once so that a task can keep several in flight; few enough tasks to keep their cost out of sight.
-  const int per_task = pool_.threads() == 1 ? total : std::max(4, round_up(total / (pool_.threads() * 16), 4));
+  // A few blocks at once so that a task can keep several in flight; few enough tasks to keep their cost out
+  // of sight.
+  const int per_task =
+      pool_.threads() == 1 ? total : std::max(4, round_up(total / (pool_.threads() * 16), 4));
   std::vector<std::pair<const Product*, int>> tasks;
   for (const Product& p : products) {
     for (int first = 0; first < p.weights->blocks(); first += per_task) tasks.emplace_back(&p, first);
   }
   pool_.run(static_cast<int>(tasks.size()), [&](int t, int) {
     const auto& [p, first] = tasks[static_cast<size_t>(t)];
-    kernels_.matmul(*p->weights, first, std::min(first + per_task, p->weights->blocks()), x, n, p->out, p->stride);
+    kernels_.matmul(*p->weights, first, std::min(first + per_task, p->weights->blocks()), x, n, p->out,
+                    p->stride);
   });
 }
 
 // out[dim_] = rotate(norm(in)) * scale
-void Decoder::rotate_head(const float* in, const float* norm, const float* cosine, const float* sine, float scale,
-                          float* out) const {
+void Decoder::rotate_head(const float* in, const float* norm, const float* cosine, const float* sine,
+                          float scale, float* out) const {
   const int dim = config_.head_dim;
   std::copy(in, in + dim, out);
   std::fill(out + dim, out + dim_, 0.0f);
@@ -267,7 +280,8 @@ void Decoder::rotate_and_store(const RowBatch& rows, int index) {
     const float* cosine = &b_.cosines[row * frequencies_.size()];
     const float* sine = &b_.sines[row * frequencies_.size()];
     for (int h = 0; h < c.num_heads; ++h) {
-      float* out = &b_.rotated[(row * static_cast<size_t>(c.num_heads) + static_cast<size_t>(h)) * static_cast<size_t>(dim_)];
+      float* out = &b_.rotated[(row * static_cast<size_t>(c.num_heads) + static_cast<size_t>(h)) *
+                               static_cast<size_t>(dim_)];
       rotate_head(q + h * c.head_dim, layer.q_norm, cosine, sine, scale, out);
     }
     float* key = scratch_[static_cast<size_t>(thread)].head.data();
@@ -276,7 +290,8 @@ void Decoder::rotate_and_store(const RowBatch& rows, int index) {
       rotate_head(k + h * c.head_dim, layer.k_norm, cosine, sine, 1.0f, key);
       std::copy(v + h * c.head_dim, v + (h + 1) * c.head_dim, value);
       std::fill(value + c.head_dim, value + dim_, 0.0f);
-      kernels_.store_kv(key, value, rows.slots[i], h, c.num_kv_heads, dim_, kv_.keys(index), kv_.values(index));
+      kernels_.store_kv(key, value, rows.slots[i], h, c.num_kv_heads, dim_, kv_.keys(index),
+                        kv_.values(index));
     }
   });
 }
@@ -296,7 +311,8 @@ void Decoder::attention(const RowBatch& rows, int index) {
     a.queries = &b_.rotated[static_cast<size_t>(i) * padded_row + head_at];
     a.heads = group, a.head_dim = dim_, a.kv_head = kv_head, a.kv_heads = c.num_kv_heads;
     a.keys = kv_.keys(index), a.values = kv_.values(index);
-    a.table = rows.block_tables + static_cast<size_t>(rows.sequences[i]) * static_cast<size_t>(rows.table_width);
+    a.table =
+        rows.block_tables + static_cast<size_t>(rows.sequences[i]) * static_cast<size_t>(rows.table_width);
     a.tiles_per_block = c.block_size / 16;
     a.trunk = rows.trunk_lengths[i];
     a.extra_slots = rows.extra_slots + rows.extra_offsets[i];
@@ -311,8 +327,10 @@ void Decoder::attention(const RowBatch& rows, int index) {
   for (int i = 0; i < rows.n; ++i) {
     const float* from = &b_.attended[static_cast<size_t>(i) * padded_row];
     std::vector<float> dense(static_cast<size_t>(attended_), 0.0f);
-    for (int h = 0; h < c.num_heads; ++h) std::copy(from + h * dim_, from + h * dim_ + c.head_dim, dense.begin() + h * c.head_dim);
-    std::copy(dense.begin(), dense.end(), &b_.attended[static_cast<size_t>(i) * static_cast<size_t>(attended_)]);
+    for (int h = 0; h < c.num_heads; ++h)
+      std::copy(from + h * dim_, from + h * dim_ + c.head_dim, dense.begin() + h * c.head_dim);
+    std::copy(dense.begin(), dense.end(),
+              &b_.attended[static_cast<size_t>(i) * static_cast<size_t>(attended_)]);
   }
 }
 
@@ -321,7 +339,8 @@ void Decoder::feed_forward(int n, const Layer& layer) {
   const std::vector<Product> wide = {{layer.gate, b_.gate.data(), width}, {layer.up, b_.up.data(), width}};
   multiply(n, prepare(n, b_.normed.data(), hidden_, wide), wide);
   pool_.run(n, [&](int i, int) {
-    kernels_.silu_mul(&b_.gate[static_cast<size_t>(i) * width], &b_.up[static_cast<size_t>(i) * width], intermediate_);
+    kernels_.silu_mul(&b_.gate[static_cast<size_t>(i) * width], &b_.up[static_cast<size_t>(i) * width],
+                      intermediate_);
   });
   const std::vector<Product> down = {{layer.down, b_.down.data(), static_cast<size_t>(hidden_)}};
   multiply(n, prepare(n, b_.gate.data(), intermediate_, down), down);
@@ -352,7 +371,8 @@ void Decoder::output(const RowBatch& rows, float* logits) {
   for (int i = 0; i < rows.n; ++i) {
     if (rows.wants_logits[i] == 0) continue;
     const float* x = &b_.x[static_cast<size_t>(i) * width];
-    kernels_.rms_norm(x, final_norm_, hidden_, config_.hidden_size, config_.norm_epsilon, &b_.normed[static_cast<size_t>(n) * width]);
+    kernels_.rms_norm(x, final_norm_, hidden_, config_.hidden_size, config_.norm_epsilon,
+                      &b_.normed[static_cast<size_t>(n) * width]);
     ++n;
   }
   if (n == 0) return;
@@ -366,7 +386,8 @@ void Decoder::output(const RowBatch& rows, float* logits) {
       const bool finite = std::fabs(row[v]) <= std::numeric_limits<float>::max();
       bad |= !finite && !(restricted && row[v] < 0.0f);
     }
-    if (bad) throw NumericsError("the model produced logits that are not finite; its weights are likely corrupt");
+    if (bad)
+      throw NumericsError("the model produced logits that are not finite; its weights are likely corrupt");
   }
 }
 
@@ -398,7 +419,8 @@ void Decoder::forward(const RowBatch& rows, float* logits) {
   }
   for (int i = 0; i < n; ++i) {
     const size_t at = static_cast<size_t>(i) * static_cast<size_t>(hidden_);
-    for (int d = 0; d < config_.hidden_size; ++d) b_.x[at + static_cast<size_t>(d)] += residual[at + static_cast<size_t>(d)];
+    for (int d = 0; d < config_.hidden_size; ++d)
+      b_.x[at + static_cast<size_t>(d)] += residual[at + static_cast<size_t>(d)];
   }
   output(rows, logits);
 }

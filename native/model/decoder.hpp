@@ -31,8 +31,8 @@ struct RowBatch {
 
 class Decoder {
  public:
-  Decoder(const DecoderConfig& config, const std::vector<MatrixSpec>& specs, int threads, std::vector<int> cores,
-          const char* instruction_set);
+  Decoder(const DecoderConfig& config, const std::vector<MatrixSpec>& specs, int threads,
+          std::vector<int> cores, const char* instruction_set);
 
   WeightStore& weights() { return weights_; }
   ThreadPool& pool() { return pool_; }
@@ -49,8 +49,8 @@ class Decoder {
   // Bytes of weights that a pass reads.
   size_t read_bytes() const;
 
-  // Writes [rows that want logits][vocab_size]. Throws ConfigError for malformed rows, NumericsError if a logit is not
-  // finite. One pass at a time; concurrent callers wait.
+  // Writes [rows that want logits][vocab_size]. Throws ConfigError for malformed rows, NumericsError if a
+  // logit is not finite. One pass at a time; concurrent callers wait.
   void forward(const RowBatch& rows, float* logits);
 
  private:
@@ -85,13 +85,14 @@ class Decoder {
   void multiply(int n, const Activations& x, const std::vector<Product>& products);
   void multiply_output(int n, const Activations& x, float* logits);
   void rotate_and_store(const RowBatch& rows, int index);
-  void rotate_head(const float* in, const float* norm, const float* cosine, const float* sine, float scale, float* out) const;
+  void rotate_head(const float* in, const float* norm, const float* cosine, const float* sine, float scale,
+                   float* out) const;
   void attention(const RowBatch& rows, int index);
   void feed_forward(int n, const Layer& layer);
   void output(const RowBatch& rows, float* logits);
 
   DecoderConfig config_;
-  int hidden_;        // padded widths
+  int hidden_;  // padded widths
   int intermediate_;
   int dim_;
   int attended_;

@@ -26,8 +26,8 @@ class KvMemory {
   void copy_block(int from, int to) {
     for (int layer = 0; layer < layers_; ++layer) {
       for (uint16_t* part : {keys(layer), values(layer)}) {
-        std::memcpy(part + block_elements_ * static_cast<size_t>(to), part + block_elements_ * static_cast<size_t>(from),
-                    block_elements_ * sizeof(uint16_t));
+        std::memcpy(part + block_elements_ * static_cast<size_t>(to),
+                    part + block_elements_ * static_cast<size_t>(from), block_elements_ * sizeof(uint16_t));
       }
     }
   }

@@ -60,7 +60,8 @@ const float* WeightStore::vector(const std::string& name, int n) const {
   const auto it = vectors_.find(name);
   if (it == vectors_.end()) return nullptr;
   if (it->second.length != static_cast<size_t>(n)) {
-    throw ModelError(name + " has " + std::to_string(it->second.length) + " values, expected " + std::to_string(n));
+    throw ModelError(name + " has " + std::to_string(it->second.length) + " values, expected " +
+                     std::to_string(n));
   }
   return it->second.values.data();
 }

@@ -17,7 +17,8 @@ namespace {
 #if defined(__x86_64__)
 __attribute__((target_clones("avx512f", "avx2", "default"), noinline))
 #endif
-uint64_t read_all(const uint8_t* p, size_t bytes) {
+uint64_t
+read_all(const uint8_t* p, size_t bytes) {
   uint64_t sums[64] = {};
   for (size_t at = 0; at + 512 <= bytes; at += 512) {
     for (size_t line = 0; line < 512; line += 64) __builtin_prefetch(p + at + 4096 + line);
@@ -43,7 +44,8 @@ double measure_read_bandwidth(size_t bytes, int threads, const std::vector<int>&
   double best = 0.0;
   for (int r = 0; r < repeats; ++r) {
     const auto start = std::chrono::steady_clock::now();
-    pool.run(tasks, [&](int t, int) { sink += read_all(memory.data() + static_cast<size_t>(t) * kTask, kTask); });
+    pool.run(tasks,
+             [&](int t, int) { sink += read_all(memory.data() + static_cast<size_t>(t) * kTask, kTask); });
     const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - start;
     best = std::max(best, static_cast<double>(tasks) * static_cast<double>(kTask) / spent.count() / 1e9);
   }

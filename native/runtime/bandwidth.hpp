@@ -6,7 +6,8 @@
 
 namespace sonoran {
 
-// Reads `bytes` of memory `repeats` times with the given threads (pinned if cores are given); GB/s of the best repeat.
+// Reads `bytes` of memory `repeats` times with the given threads (pinned if cores are given); GB/s of the
+// best repeat.
 double measure_read_bandwidth(size_t bytes, int threads, const std::vector<int>& cores, int repeats);
 
 }  // namespace sonoran

@@ -14,7 +14,8 @@ constexpr size_t kHugePage = size_t{2} << 20;
 Arena::Arena(size_t bytes) : size_(bytes) {
   if (bytes == 0) return;
   mapped_ = bytes + kHugePage;
-  void* p = mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* p =
+      mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (p == MAP_FAILED) throw std::bad_alloc();
   mapping_ = static_cast<uint8_t*>(p);
   const auto address = reinterpret_cast<uintptr_t>(p);

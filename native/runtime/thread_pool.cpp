@@ -14,8 +14,8 @@ namespace sonoran {
 
 namespace {
 
-// Regions follow each other within microseconds during a pass, and within a round after a little host work: spin
-// that long, then sleep so that an idle engine costs nothing.
+// Regions follow each other within microseconds during a pass, and within a round after a little host work:
+// spin that long, then sleep so that an idle engine costs nothing.
 constexpr auto kSpinTime = std::chrono::microseconds(200);
 
 void relax() {

@@ -11,7 +11,8 @@ namespace sonoran {
 
 class ThreadPool {
  public:
-  // One thread is the caller. With cores given, worker i is pinned to cores[i]; the caller pins itself (PinnedHere).
+  // One thread is the caller. With cores given, worker i is pinned to cores[i]; the caller pins itself
+  // (PinnedHere).
   ThreadPool(int threads, std::vector<int> cores);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -28,8 +29,9 @@ class ThreadPool {
       return;
     }
     using Plain = std::remove_reference_t<Body>;
-    run_shared(tasks, [](void* context, int task, int thread) { (*static_cast<Plain*>(context))(task, thread); },
-               const_cast<void*>(static_cast<const void*>(&body)));
+    run_shared(
+        tasks, [](void* context, int task, int thread) { (*static_cast<Plain*>(context))(task, thread); },
+        const_cast<void*>(static_cast<const void*>(&body)));
   }
 
  private:
@@ -50,7 +52,8 @@ class ThreadPool {
   std::atomic<bool> stop_{false};
 };
 
-// Restricts the calling thread to these cores and returns the ones it could use before; an empty list does nothing.
+// Restricts the calling thread to these cores and returns the ones it could use before; an empty list does
+// nothing.
 std::vector<int> pin_thread(const std::vector<int>& cores);
 
 // Pins the calling thread for the life of the object.

@@ -73,21 +73,31 @@ inline void read_q6_k(const uint8_t* p, FileBlock& block) {
 inline void read_file_block(Format format, const uint8_t* p, FileBlock& block) {
   block.d = read_u16(p);
   switch (format) {
-    case Format::Q4_0: return read_nibbles32(p + 2, nullptr, block.codes);
-    case Format::Q5_0: return read_nibbles32(p + 6, p + 2, block.codes);
+    case Format::Q4_0:
+      return read_nibbles32(p + 2, nullptr, block.codes);
+    case Format::Q5_0:
+      return read_nibbles32(p + 6, p + 2, block.codes);
     case Format::Q8_0:
       for (int i = 0; i < 32; ++i) block.codes[i] = static_cast<uint8_t>(p[2 + i] ^ 0x80);  // + 128
       return;
-    default: break;
+    default:
+      break;
   }
   if (format == Format::Q6_K) return read_q6_k(p, block);
   block.m = read_u16(p + 2);
   switch (format) {
-    case Format::Q4_1: return read_nibbles32(p + 4, nullptr, block.codes);
-    case Format::Q5_1: return read_nibbles32(p + 8, p + 4, block.codes);
-    case Format::Q4_K: read_k_scales(p + 4, block); return read_k_codes(p + 16, nullptr, block.codes);
-    case Format::Q5_K: read_k_scales(p + 4, block); return read_k_codes(p + 48, p + 16, block.codes);
-    default: return;
+    case Format::Q4_1:
+      return read_nibbles32(p + 4, nullptr, block.codes);
+    case Format::Q5_1:
+      return read_nibbles32(p + 8, p + 4, block.codes);
+    case Format::Q4_K:
+      read_k_scales(p + 4, block);
+      return read_k_codes(p + 16, nullptr, block.codes);
+    case Format::Q5_K:
+      read_k_scales(p + 4, block);
+      return read_k_codes(p + 48, p + 16, block.codes);
+    default:
+      return;
   }
 }
 

@@ -1,14 +1,15 @@
 // The weight formats and their packed layout.
 //
-// Output rows are interleaved by 16 (a block). The inputs of a block are cut into chunks of 32; a chunk is eight quads,
-// a quad holds 4 consecutive inputs of each of the 16 outputs: byte 4 * output + input. Per chunk, in this order:
-//   bits 4, 5, 6   four 64-byte vectors; the low nibbles of vector v are quad 2v, the high nibbles quad 2v + 1
-//   bits 5         one vector; bit q of a byte is the fifth bit of quad q
-//   bits 6         two vectors; bits 2(q % 4), 2(q % 4) + 1 of a byte of vector q / 4 are the upper bits of quad q
-//   bits 8         eight vectors, one quad each
-// All codes are unsigned; an offset (8, 16, 32, 128) is subtracted in the dot product. The scales of 256 inputs follow
-// their codes, so that a block is one stream in memory; only the last group of a block may have fewer inputs. Dense formats
-// hold, for each input, the 16 outputs.
+// Output rows are interleaved by 16 (a block). The inputs of a block are cut into chunks of 32; a chunk is
+// eight quads, a quad holds 4 consecutive inputs of each of the 16 outputs: byte 4 * output + input. Per
+// chunk, in this order:
+//   bits 4, 5, 6   four 64-byte vectors; the low nibbles of vector v are quad 2v, the high nibbles quad 2v +
+//   1 bits 5         one vector; bit q of a byte is the fifth bit of quad q bits 6         two vectors; bits
+//   2(q % 4), 2(q % 4) + 1 of a byte of vector q / 4 are the upper bits of quad q bits 8         eight
+//   vectors, one quad each
+// All codes are unsigned; an offset (8, 16, 32, 128) is subtracted in the dot product. The scales of 256
+// inputs follow their codes, so that a block is one stream in memory; only the last group of a block may have
+// fewer inputs. Dense formats hold, for each input, the 16 outputs.
 #pragma once
 
 #include <cstddef>
@@ -26,19 +27,20 @@ enum class Scheme : int {
   KOffset,   // w = d sc (code - 32), fp16 d per 256 inputs, int8 sc per 16
 };
 
-inline constexpr int kLanes = 16;   // output rows in a block
-inline constexpr int kChunk = 32;   // inputs in a chunk
-inline constexpr int kSuper = 256;  // inputs in a group of codes and their scales; a super-block of the K formats
+inline constexpr int kLanes = 16;  // output rows in a block
+inline constexpr int kChunk = 32;  // inputs in a chunk
+inline constexpr int kSuper =
+    256;  // inputs in a group of codes and their scales; a super-block of the K formats
 
 struct FormatInfo {
   const char* name;
   Scheme scheme;
-  int bits;          // of a code, or of a dense value
-  int offset;        // subtracted from the codes
-  int file_group;    // inputs in one block of the file format
-  int file_bytes;    // bytes of one block of the file format
-  int scale_group;   // inputs that share the bytes below
-  int scale_bytes;   // per block of 16 outputs
+  int bits;         // of a code, or of a dense value
+  int offset;       // subtracted from the codes
+  int file_group;   // inputs in one block of the file format
+  int file_bytes;   // bytes of one block of the file format
+  int scale_group;  // inputs that share the bytes below
+  int scale_bytes;  // per block of 16 outputs
 
   constexpr int chunk_bytes() const { return bits * 64; }  // codes of 32 inputs of 16 outputs
 };
@@ -59,7 +61,9 @@ struct Matrix {
 
   [[gnu::always_inline]] int blocks() const { return (outputs + kLanes - 1) / kLanes; }
   size_t bytes() const { return static_cast<size_t>(blocks()) * block_bytes; }
-  [[gnu::always_inline]] const uint8_t* block(int b) const { return data + static_cast<size_t>(b) * block_bytes; }
+  [[gnu::always_inline]] const uint8_t* block(int b) const {
+    return data + static_cast<size_t>(b) * block_bytes;
+  }
 };
 
 // Where the codes of a chunk and the scales that go with it lie within a block of a quantised matrix.
@@ -70,7 +74,8 @@ struct ChunkPlace {
 
 ChunkPlace place_of(const Matrix& m, int chunk);
 
-// Sizes of a matrix in the packed layout, with data left null. Throws ModelError if inputs do not fit the format.
+// Sizes of a matrix in the packed layout, with data left null. Throws ModelError if inputs do not fit the
+// format.
 Matrix plan_matrix(Format format, int outputs, int inputs);
 
 }  // namespace sonoran

@@ -31,19 +31,28 @@ void put_codes(uint8_t* chunk, int bits, int lane, const uint8_t* codes) {
   }
 }
 
-int get_code(const uint8_t* chunk, int bits, int lane, int input) {
-  const int q = input / 4;
-  const int byte = 4 * lane + input % 4;
-  if (bits == 8) return chunk[64 * q + byte];
-  int code = (chunk[64 * (q / 2) + byte] >> (4 * (q % 2))) & 15;
-  if (bits == 5) code |= ((chunk[256 + byte] >> q) & 1) << 4;
-  if (bits == 6) code |= ((chunk[256 + 64 * (q / 4) + byte] >> (2 * (q % 4))) & 3) << 4;
-  return code;
+// The 32 codes of one lane of a chunk.
+void get_codes(const uint8_t* chunk, int bits, int lane, uint8_t* codes) {
+  for (int q = 0; q < 8; ++q) {
+    for (int i = 0; i < 4; ++i) {
+      const int byte = 4 * lane + i;
+      if (bits == 8) {
+        codes[4 * q + i] = chunk[64 * q + byte];
+        continue;
+      }
+      int code = (chunk[64 * (q / 2) + byte] >> (4 * (q % 2))) & 15;
+      if (bits == 5) code |= ((chunk[256 + byte] >> q) & 1) << 4;
+      if (bits == 6) code |= ((chunk[256 + 64 * (q / 4) + byte] >> (2 * (q % 4))) & 3) << 4;
+      codes[4 * q + i] = static_cast<uint8_t>(code);
+    }
+  }
 }
 
 void put_scales(uint8_t* scales, Scheme scheme, int lane, const FileBlock& block) {
   switch (scheme) {
-    case Scheme::Scale: write_u16(scales + 2 * lane, block.d); break;
+    case Scheme::Scale:
+      write_u16(scales + 2 * lane, block.d);
+      break;
     case Scheme::ScaleMin:
       write_u16(scales + 2 * lane, block.d);
       write_u16(scales + 32 + 2 * lane, block.m);
@@ -58,7 +67,8 @@ void put_scales(uint8_t* scales, Scheme scheme, int lane, const FileBlock& block
       for (int j = 0; j < 16; ++j) scales[16 * j + lane] = block.sc[j];
       write_u16(scales + 256 + 2 * lane, block.d);
       break;
-    case Scheme::Dense: break;
+    case Scheme::Dense:
+      break;
   }
 }
 
@@ -85,7 +95,9 @@ void pack_one(const Matrix& m, int b, const uint8_t* rows, int lanes) {
   for (int g = 0; g < groups; ++g) {
     for (int lane = 0; lane < lanes; ++lane) {
       FileBlock file;
-      read_file_block(m.format, rows + static_cast<size_t>(lane) * row_bytes + static_cast<size_t>(g * info.file_bytes), file);
+      read_file_block(m.format,
+                      rows + static_cast<size_t>(lane) * row_bytes + static_cast<size_t>(g * info.file_bytes),
+                      file);
       for (int c = 0; c < chunks; ++c) {
         put_codes(block + place_of(m, g * chunks + c).codes, info.bits, lane, file.codes + kChunk * c);
       }
@@ -94,26 +106,42 @@ void pack_one(const Matrix& m, int b, const uint8_t* rows, int lanes) {
   }
 }
 
-float decode_one(const Matrix& m, const FormatInfo& info, const uint8_t* block, int lane, int input) {
-  const ChunkPlace place = place_of(m, input / kChunk);
+// Decodes the 32 inputs of one lane of a chunk, with the arithmetic of the file format's own decoder.
+void decode_chunk(const Matrix& m, const FormatInfo& info, const uint8_t* block, int lane, int chunk,
+                  float* out) {
+  const ChunkPlace place = place_of(m, chunk);
   const uint8_t* scales = block + place.scales;
-  const int code = get_code(block + place.codes, info.bits, lane, input % kChunk) - info.offset;
-  const auto value = static_cast<float>(code);
+  uint8_t codes[kChunk];
+  get_codes(block + place.codes, info.bits, lane, codes);
   const auto half_at = [&](int byte) { return half_to_float(read_u16(scales + byte + 2 * lane)); };
-  const int j = input % kSuper;
+  const int j = chunk % (kSuper / kChunk);  // of a K format's super-block
+  float scale[2] = {0.0f, 0.0f};            // of the first and the second 16 inputs
+  float low = 0.0f;
   switch (info.scheme) {
-    case Scheme::Scale: return half_at(0) * value;
-    case Scheme::ScaleMin: return half_at(0) * value + half_at(32);
-    case Scheme::KMin: {
-      const float d = half_at(256) * static_cast<float>(scales[16 * (j / 32) + lane]);
-      const float low = half_at(288) * static_cast<float>(scales[128 + 32 * (j / 64) + 2 * lane + j / 32 % 2]);
-      return d * value - low;
-    }
+    case Scheme::Scale:
+      scale[0] = scale[1] = half_at(0);
+      break;
+    case Scheme::ScaleMin:
+      scale[0] = scale[1] = half_at(0);
+      low = half_at(32);
+      break;
+    case Scheme::KMin:
+      scale[0] = scale[1] = half_at(256) * static_cast<float>(scales[16 * j + lane]);
+      low = -half_at(288) * static_cast<float>(scales[128 + 32 * (j / 2) + 2 * lane + j % 2]);
+      break;
     case Scheme::KOffset:
-      return half_at(256) * static_cast<float>(static_cast<int8_t>(scales[16 * (j / 16) + lane])) * value;
-    case Scheme::Dense: break;
+      for (int h = 0; h < 2; ++h) {
+        scale[h] = half_at(256) * static_cast<float>(static_cast<int8_t>(scales[16 * (2 * j + h) + lane]));
+      }
+      break;
+    case Scheme::Dense:
+      break;
   }
-  return 0.0f;
+  const bool has_minimum = info.scheme == Scheme::ScaleMin || info.scheme == Scheme::KMin;
+  for (int i = 0; i < kChunk; ++i) {
+    const float value = scale[i / 16] * static_cast<float>(codes[i] - info.offset);
+    out[i] = has_minimum ? value + low : value;
+  }
 }
 
 float decode_dense(Format format, const uint8_t* p) {
@@ -128,9 +156,11 @@ float decode_dense(Format format, const uint8_t* p) {
 
 void pack_blocks(const Matrix& to, Format from, const uint8_t* rows, int first, int last) {
   const FormatInfo& info = format_info(from);
-  const size_t row_bytes = static_cast<size_t>(to.inputs / info.file_group) * static_cast<size_t>(info.file_bytes);
+  const size_t row_bytes =
+      static_cast<size_t>(to.inputs / info.file_group) * static_cast<size_t>(info.file_bytes);
   const FormatInfo& target = format_info(to.format);
-  const size_t new_bytes = static_cast<size_t>(to.inputs / target.file_group) * static_cast<size_t>(target.file_bytes);
+  const size_t new_bytes =
+      static_cast<size_t>(to.inputs / target.file_group) * static_cast<size_t>(target.file_bytes);
   std::vector<uint8_t> decoded_block;
   std::vector<uint8_t> requantised(to.format == from ? 0 : new_bytes * kLanes);
   std::vector<float> values(to.format == from ? 0 : static_cast<size_t>(to.inputs));
@@ -147,7 +177,8 @@ void pack_blocks(const Matrix& to, Format from, const uint8_t* rows, int first, 
     pack_one(exact, 0, source, lanes);
     for (int lane = 0; lane < lanes; ++lane) {
       decode_row(exact, lane, values.data());
-      quantise_row(to.format, values.data(), to.inputs, requantised.data() + static_cast<size_t>(lane) * new_bytes);
+      quantise_row(to.format, values.data(), to.inputs,
+                   requantised.data() + static_cast<size_t>(lane) * new_bytes);
     }
     pack_one(to, b, requantised.data(), lanes);
   }
@@ -157,13 +188,14 @@ void decode_row(const Matrix& m, int row, float* out) {
   const FormatInfo& info = format_info(m.format);
   const uint8_t* block = m.block(row / kLanes);
   const int lane = row % kLanes;
+  if (info.scheme != Scheme::Dense) {
+    for (int c = 0; c < m.inputs / kChunk; ++c) decode_chunk(m, info, block, lane, c, out + kChunk * c);
+    return;
+  }
+  const auto width = static_cast<size_t>(info.file_bytes);
   for (int i = 0; i < m.inputs; ++i) {
-    if (info.scheme == Scheme::Dense) {
-      const auto width = static_cast<size_t>(info.file_bytes);
-      out[i] = decode_dense(m.format, block + (static_cast<size_t>(i) * kLanes + static_cast<size_t>(lane)) * width);
-    } else {
-      out[i] = decode_one(m, info, block, lane, i);
-    }
+    out[i] =
+        decode_dense(m.format, block + (static_cast<size_t>(i) * kLanes + static_cast<size_t>(lane)) * width);
   }
 }
 

@@ -8,7 +8,8 @@
 namespace sonoran {
 
 // Fills blocks [first, last) of `to` (data already allocated) from rows in file order and file format `from`.
-// The same format is represented exactly; another one is decoded to float and rounded once (BF16, Q8_0, Q4_0 or Q4_1).
+// The same format is represented exactly; another one is decoded to float and rounded once (BF16, Q8_0, Q4_0
+// or Q4_1).
 void pack_blocks(const Matrix& to, Format from, const uint8_t* rows, int first, int last);
 
 // Decodes one output row of a packed matrix: out[inputs].

@@ -25,6 +25,7 @@ _BITS = {
     "F32": 32, "F16": 16, "BF16": 16, "Q8_0": 8, "Q6_K": 6, "Q5_0": 5, "Q5_1": 5, "Q5_K": 5,
     "Q4_0": 4, "Q4_1": 4, "Q4_K": 4,
 }  # fmt: skip
+_KEEP_MAPPED = 64 << 20  # bytes of the mapped file that may stay resident while weights are packed
 _GROUP = 32  # inputs that share a scale when weights are quantised on load
 
 
@@ -65,7 +66,7 @@ class NativeBackend:
         shape = _shape(model_file.config, block_size, num_blocks)
         self._decoder: Any = _native.Decoder(shape, specs, count, list(pinned), instruction_set)
         total = sum(t.nbytes for t in matrices)
-        done = 0
+        done = kept = 0
         for tensor in model_file.tensors.values():
             if len(tensor.shape) == 1:
                 self._decoder.load_vector(tensor.name, dequantize(tensor))
@@ -74,6 +75,10 @@ class NativeBackend:
                 tensor.name, tensor.dtype, np.ascontiguousarray(tensor.data).reshape(-1)
             )
             done += tensor.nbytes
+            kept += tensor.nbytes
+            if kept > _KEEP_MAPPED:
+                model_file.release()  # pages of the file that were read would count as ours
+                kept = 0
             if progress is not None:
                 progress(done, total)
         model_file.release()
