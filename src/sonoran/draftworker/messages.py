@@ -18,6 +18,9 @@ from sonoran.types import Origin
 
 PROTOCOL_VERSION = 1
 
+HELLO_FIRST = "this draft worker does not know you: say hello first"
+"""Reason of the ``Refusal`` to a client that the worker forgot, or that outlived a worker: begin again."""
+
 
 class Hello(msgspec.Struct, tag="hello", frozen=True):
     """The client introduces itself; ``fingerprint`` is that of its vocabulary."""

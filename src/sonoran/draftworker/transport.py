@@ -17,6 +17,9 @@ from sonoran.errors import ConfigError, WorkerError
 HIGH_WATER_MARK = 256
 """Messages that may wait in one direction."""
 
+DEFAULT_HEARTBEAT_S = 1.0
+"""How often client and worker hear from each other; also how long a client waits for a reply."""
+
 ZAP_ADDRESS = "inproc://zeromq.zap.01"
 """Where libzmq asks whether a client's key is allowed (ZeroMQ RFC 27)."""
 

@@ -1,0 +1,232 @@
+"""The worker's loop: replies go first, then each client's drafting moves on by one forward pass, in turns.
+
+Between two passes the loop looks for messages, so that a question waits for one pass at most. Idle, it sleeps.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+import zmq
+
+from sonoran.draftworker.codec import decode_to_worker, encode
+from sonoran.draftworker.gate import Gate
+from sonoran.draftworker.keys import Keys
+from sonoran.draftworker.messages import (
+    HELLO_FIRST,
+    PROTOCOL_VERSION,
+    Bye,
+    Free,
+    Heartbeat,
+    Hello,
+    Prefill,
+    Refusal,
+    Speculate,
+    Stats,
+    StatsRequest,
+    ToClient,
+    ToWorker,
+    Welcome,
+)
+from sonoran.draftworker.session import Service, Session, all_unknown
+from sonoran.draftworker.transport import DEFAULT_HEARTBEAT_S, HIGH_WATER_MARK, worker_socket
+from sonoran.errors import CompatibilityError, SonoranError, WorkerError
+
+log = logging.getLogger(__name__)
+
+EVICTED_AFTER = 5
+"""Heartbeats without a word after which a client is gone."""
+
+MAX_CLIENTS = 64
+
+
+def serve(
+    service: Service,
+    address: str,
+    *,
+    keys: Keys | None = None,
+    heartbeat_s: float = DEFAULT_HEARTBEAT_S,
+    stop_fds: Sequence[int] = (),
+    on_ready: Callable[[], None] = lambda: None,
+) -> None:
+    """Serve clients at ``address`` until one of ``stop_fds`` is readable.
+
+    ``on_ready`` is called when clients can connect. Raises ConfigError, WorkerError when it cannot listen.
+    """
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    gate = Gate(context, keys) if keys is not None else None
+    try:
+        socket = worker_socket(context, address, keys)
+        try:
+            server = Server(service, socket, heartbeat_s, gate)
+            on_ready()
+            server.run(stop_fds)
+        finally:
+            socket.close()
+    finally:
+        if gate is not None:
+            gate.close()
+        context.term()
+
+
+class Server:
+    """All clients of one worker, in one thread."""
+
+    def __init__(
+        self, service: Service, socket: zmq.Socket[bytes], heartbeat_s: float, gate: Gate | None = None
+    ) -> None:
+        self._service, self._socket, self._gate = service, socket, gate
+        self._heartbeat_s = heartbeat_s
+        self._sessions: dict[bytes, Session] = {}
+
+    def run(self, stop_fds: Sequence[int] = ()) -> None:
+        """Serve until one of ``stop_fds`` is readable, then free all that the clients had."""
+        poller = zmq.Poller()
+        for readable in (self._socket, *stop_fds, *([self._gate.socket] if self._gate else [])):
+            poller.register(readable, zmq.POLLIN)
+        turn = time.monotonic()
+        try:
+            while True:
+                working = any(session.working for session in self._sessions.values())
+                ready = dict(poller.poll(0 if working else int(1e3 * self._heartbeat_s)))
+                if any(fd in ready for fd in stop_fds):
+                    return
+                if self._gate is not None and self._gate.socket in ready:
+                    self._gate.answer()
+                if self._socket in ready:
+                    self._receive()
+                now = time.monotonic()
+                self._evict(now, now - turn)
+                turn = now
+                self._advance()
+        finally:
+            for identity in list(self._sessions):
+                self._drop(identity, "the worker stops")
+
+    def _receive(self) -> None:
+        """Handle what has arrived, in order; replies leave at once."""
+        for _ in range(HIGH_WATER_MARK):
+            try:
+                identity, *frames = self._socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            self._handle(identity, frames)
+
+    def _handle(self, identity: bytes, frames: list[bytes]) -> None:
+        session = self._sessions.get(identity)
+        if session is not None:
+            session.heard = time.monotonic()
+        try:
+            if len(frames) != 1:
+                raise WorkerError(f"a message has one part, not {len(frames)}")
+            message = decode_to_worker(frames[0])
+        except WorkerError as error:
+            if session is not None and not session.told_of_nonsense:
+                session.told_of_nonsense = True
+                log.warning("client %s: %s", identity.hex(), error)
+            self._send(identity, Refusal(str(error)))
+            return
+        try:
+            reply = self._dispatch(identity, session, message)
+            if reply is not None:
+                self._send(identity, reply)
+        except Exception as error:
+            reason = self._failed(identity, error)
+            if isinstance(message, Speculate):
+                self._send(identity, all_unknown(message))
+            self._send(identity, Refusal(reason))
+
+    def _dispatch(self, identity: bytes, session: Session | None, message: ToWorker) -> ToClient | None:
+        if isinstance(message, Hello):
+            return self._welcome(identity, message)
+        if isinstance(message, Bye):
+            self._drop(identity, "it said goodbye")
+            return None
+        if session is None:
+            return Refusal(HELLO_FIRST)
+        if isinstance(message, Speculate):
+            return session.speculate(message)
+        if isinstance(message, Prefill):
+            session.prefill(message)
+        elif isinstance(message, Free):
+            session.free(message.sequences)
+        elif isinstance(message, Heartbeat):
+            return message
+        elif isinstance(message, StatsRequest):
+            return Stats({**session.stats(), "num_clients": len(self._sessions)})
+        return None
+
+    def _welcome(self, identity: bytes, hello: Hello) -> ToClient:
+        self._drop(identity, "it begins anew")
+        service = self._service
+        if hello.version != PROTOCOL_VERSION:
+            raise CompatibilityError(
+                f"the draft worker speaks version {PROTOCOL_VERSION} of the protocol, the engine version "
+                f"{hello.version}; install the same version of sonoran on both sides"
+            )
+        if hello.fingerprint != service.fingerprint:
+            raise CompatibilityError(
+                f"the vocabulary of the target ({hello.fingerprint[:12]}) is not that of the draft worker's model "
+                f"{service.model} ({service.fingerprint[:12]}); choose a draft of the target's own family"
+            )
+        if len(self._sessions) >= MAX_CLIENTS:
+            raise WorkerError(f"the draft worker has {MAX_CLIENTS} clients already, which is all it takes")
+        self._sessions[identity] = Session(service.open(hello), time.monotonic())
+        log.info("client %s came; %d in all", identity.hex(), len(self._sessions))
+        return Welcome(
+            PROTOCOL_VERSION, service.fingerprint, service.model, service.context_length, self._heartbeat_s
+        )
+
+    def _advance(self) -> None:
+        """Move the work of the next client on by a forward pass."""
+        for identity, session in list(self._sessions.items()):
+            if not session.working:
+                continue
+            try:
+                session.step()
+            except Exception as error:
+                self._send(identity, Refusal(self._failed(identity, error)))
+            if identity in self._sessions:
+                # To the end of the queue: the others come first next time.
+                self._sessions[identity] = self._sessions.pop(identity)
+            return
+
+    def _failed(self, identity: bytes, error: Exception) -> str:
+        """Log a failure and return what to tell the client, which loses its state if nobody foresaw this."""
+        if isinstance(error, SonoranError):
+            log.warning("client %s is refused: %s", identity.hex(), error)
+            return str(error)
+        log.error("serving client %s failed", identity.hex(), exc_info=error)
+        self._drop(identity, "serving it failed")
+        return f"the draft worker failed: {type(error).__name__}: {error}"
+
+    def _evict(self, now: float, missed: float) -> None:
+        """Drop clients that were silent too long; ``missed`` is the time since this was last looked at.
+
+        If that is long, this process was stopped or busy, and clients may have spoken meanwhile.
+        """
+        for identity, session in list(self._sessions.items()):
+            if missed > 2 * self._heartbeat_s:
+                session.heard += missed
+            elif now - session.heard > EVICTED_AFTER * self._heartbeat_s:
+                self._drop(identity, f"silent for {now - session.heard:.1f} s")
+
+    def _drop(self, identity: bytes, why: str) -> None:
+        session = self._sessions.pop(identity, None)
+        if session is None:
+            return
+        log.info("client %s left: %s", identity.hex(), why)
+        try:
+            session.close()
+        except Exception:
+            log.exception("freeing what client %s had failed", identity.hex())
+
+    def _send(self, identity: bytes, message: ToClient) -> None:
+        try:
+            self._socket.send_multipart([identity, encode(message)], zmq.NOBLOCK)
+        except zmq.Again:
+            log.warning("client %s does not read; a message to it is dropped", identity.hex())
+        except zmq.ZMQError as error:
+            self._drop(identity, f"it cannot be reached: {error}")
