@@ -1,0 +1,92 @@
+"""``sonoran simulate``: rounds of AR, SD and SSD on a machine that need not be here, beside published values."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from sonoran.cli.common import command, err, out, print_json
+from sonoran.errors import PlanError
+from sonoran.simulate.comparison import Comparison, ScenarioResult, compare, to_document
+from sonoran.simulate.presets import PRESETS, Preset, load_preset
+
+EXAMPLES = (
+    "Examples:  sonoran simulate --preset llama-70b  |  sonoran simulate --preset qwen-32b --json  |  "
+    "sonoran simulate --preset mine.json --rounds 10000"
+)
+MAX_ROUNDS = 1_000_000
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command("simulate", epilog=EXAMPLES)(simulate)
+
+
+@command
+def simulate(
+    preset: Annotated[
+        str,
+        typer.Option(
+            help=f"{', '.join(PRESETS)}, or a JSON file (docs/calibration.md).", metavar="NAME|FILE"
+        ),
+    ] = PRESETS[0],
+    rounds: Annotated[int, typer.Option(help="Rounds of each run.")] = 2000,
+    seed: Annotated[int, typer.Option(help="Seed of the random numbers.")] = 0,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """Simulate AR, SD and SSD with a preset's latencies and acceptance; print published values beside."""
+    if not 1 <= rounds <= MAX_ROUNDS:
+        raise PlanError(f"--rounds must be from 1 to {MAX_ROUNDS}, got {rounds}")
+    chosen = load_preset(preset)
+    with err.status("simulating") as status:
+
+        def show(name: str, done: int, total: int) -> None:
+            status.update(f"simulating {name} ({done + 1} of {total})")
+
+        answers = compare(chosen, rounds=rounds, seed=seed, progress=show)
+    if json:
+        print_json({**to_document(chosen, answers), "rounds": rounds, "seed": seed})
+        return
+    print_tables(chosen, answers)
+
+
+def print_tables(preset: Preset, answers: list[ScenarioResult]) -> None:
+    """Print one line per scenario: speeds, hit rate, round, each with its difference to the published value."""
+    out.print(f"[bold]{preset.name}[/bold]: {preset.description}", highlight=False, soft_wrap=True)
+    table = Table(box=None, header_style="bold")
+    for title, align in (
+        ("run", "left"), ("AR", "right"), ("SD", "right"), ("SSD", "right"), ("SSD/SD", "right"),
+        ("hit rate", "right"), ("tokens/round", "right"), ("SSD round ms", "right"),
+    ):  # fmt: skip
+        table.add_column(title, justify=align, no_wrap=title != "run")  # type: ignore[arg-type]
+    for answer in answers:
+        sd, ssd = answer.value("sd").simulated, answer.value("ssd").simulated
+        table.add_row(
+            answer.scenario.name,
+            *(_cell(answer.value(mode), "{:.1f}") for mode in ("ar", "sd", "ssd")),
+            f"{ssd / sd:.2f}",
+            _cell(answer.value("hit_rate"), "{:.2f}"),
+            _cell(answer.value("ssd_tokens"), "{:.2f}"),
+            _cell(answer.value("ssd_round_ms"), "{:.1f}"),
+        )
+    out.print(table)
+    out.print(
+        "Tokens per second of the whole batch; in brackets the difference to the published value, "
+        "= where that value went into the preset.",
+        style="dim",
+        highlight=False,
+    )
+    used = sorted({answer.scenario.source for answer in answers} & set(preset.sources))
+    for name in used:
+        out.print(f"{name}: {preset.sources[name]}", style="dim", highlight=False, soft_wrap=True)
+    for note in preset.notes:
+        out.print(note, style="dim", highlight=False, soft_wrap=True)
+
+
+def _cell(value: Comparison, form: str) -> str:
+    text = form.format(value.simulated)
+    if value.difference is None:
+        return text
+    return f"{text} (=)" if value.fitted else f"{text} ({value.difference:+.1%})"

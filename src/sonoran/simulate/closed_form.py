@@ -1,0 +1,97 @@
+"""The same rounds in closed form: the formulas of the SSD paper with measured terms.
+
+Exact averages where no answer is cut short and all rows are alike; ``events`` covers the rest.
+"""
+
+from __future__ import annotations
+
+from sonoran.simulate.behaviour import Behaviour
+from sonoran.simulate.costs import Costs
+from sonoran.simulate.plan import RoundPlan, RoundResult
+from sonoran.theory.hit_rate import hit_rate_limit
+from sonoran.theory.rounds import draft_round_time, tokens_from_lengths
+from sonoran.theory.speedup import batch_speedup, sd_speedup
+
+
+def predict(plan: RoundPlan, costs: Costs, behaviour: Behaviour) -> RoundResult:
+    """Return long-run averages of a plan. Raises PlanError."""
+    if plan.mode == "ar":
+        return _autoregressive(plan, costs)
+    if plan.mode == "sd":
+        tokens = tokens_from_lengths(behaviour.synchronous_lengths(plan.num_speculative_tokens))
+        return synchronous(plan, costs, tokens)
+    k, backup = plan.num_speculative_tokens, plan.backup
+    kept = 0 if backup == "none" else k
+    after_backup = plan.list_for(backup)
+    guesses = after_backup if kept else (sum(after_backup),)
+    return speculative(
+        plan,
+        costs,
+        after_primary=behaviour.hit_rate("primary", plan.list_for("primary")),
+        after_backup=behaviour.hit_rate(backup, guesses),
+        tokens_hit=tokens_from_lengths(behaviour.lengths("primary", k)),
+        tokens_miss=tokens_from_lengths(behaviour.lengths(backup, kept)),
+    )
+
+
+def synchronous(plan: RoundPlan, costs: Costs, tokens: float) -> RoundResult:
+    """SD with ``tokens`` per round: ``E / (1 + T)`` in units of a verification. Raises PlanError."""
+    k, batch = plan.num_speculative_tokens, plan.batch
+    rows = batch * (k + 1)
+    verify, wait = costs.verify_ms(rows), k * costs.draft_ms(batch)
+    unit = verify + costs.after_pass_ms(rows)
+    speed = sd_speedup(tokens, wait / unit) / unit
+    return RoundResult(
+        "sd", 1e3 * batch * speed, tokens, unit + wait, verify, wait, 0, acceptance_rate=(tokens - 1.0) / k
+    )
+
+
+def speculative(
+    plan: RoundPlan,
+    costs: Costs,
+    *,
+    after_primary: float,
+    after_backup: float,
+    tokens_hit: float,
+    tokens_miss: float,
+) -> RoundResult:
+    """SSD from hit rates by origin (Eq. 1) and tokens by origin (Theorem 7, Corollary 16 for a batch).
+
+    The unit of the theorems' latencies is a round in which every row hits, so a draft that is not hidden
+    makes the unit longer, also for rounds with a miss. Raises PlanError.
+    """
+    k, batch = plan.num_speculative_tokens, plan.batch
+    p = hit_rate_limit(after_primary, after_backup)
+    kept = 0 if plan.backup == "none" else k
+    rows = batch * (1.0 + p * k + (1.0 - p) * kept)
+    branches = batch * sum(plan.list_for("primary"))
+    build = draft_round_time(0.0, costs.trunk_ms(round(rows), batch), costs.tree_ms(branches), k)
+    beside, alone = costs.verify_ms(round(rows), beside=True), costs.verify_ms(round(rows))
+    verify = beside if build >= beside else build + (1.0 - build / beside) * alone
+    target = verify + costs.after_pass_ms(round(rows)) + costs.message_ms
+    unit = costs.service_ms + max(target, build)
+    backup = k * costs.draft_ms(max(1, round(batch * (1.0 - p)))) if plan.backup == "draft" else 0.0
+    emitted = p * tokens_hit + (1.0 - p) * tokens_miss
+    speed = batch_speedup(p, tokens_hit, tokens_miss, 1.0, backup / unit, batch) / unit
+    total = emitted / speed
+    return RoundResult(
+        "ssd",
+        tokens_per_s=1e3 * batch * speed,
+        tokens_per_round=emitted,
+        round_ms=total,
+        verify_ms=verify,
+        wait_ms=max(0.0, total - verify - costs.after_pass_ms(round(rows))),
+        rounds=0,
+        hit_rate=p,
+        hit_rate_after_primary=after_primary,
+        hit_rate_after_backup=after_backup,
+        tokens_hit=tokens_hit,
+        tokens_miss=tokens_miss,
+        draft_round_ms=build,
+    )
+
+
+def _autoregressive(plan: RoundPlan, costs: Costs) -> RoundResult:
+    verify = costs.verify_ms(plan.batch)
+    total = verify + costs.after_pass_ms(plan.batch)
+    return RoundResult("ar", 1e3 * plan.batch / total, 1.0, total, verify, 0.0, 0)

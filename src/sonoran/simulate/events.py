@@ -1,0 +1,232 @@
+"""Rounds as they happen: per row hits and misses by origin, early answers, unequal rows, waiting, messages.
+
+Where closed forms average (Theorem 7, Corollary 16), this keeps two clocks, the target's and the draft's.
+"""
+
+from __future__ import annotations
+
+import bisect
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sonoran.drafting.fan_out import resize
+from sonoran.errors import PlanError
+from sonoran.simulate.behaviour import Behaviour, length_law
+from sonoran.simulate.costs import Costs
+from sonoran.simulate.plan import RoundPlan, RoundResult
+from sonoran.types import Origin
+
+WARMUP_ROUNDS = 20
+
+
+def simulate(
+    plan: RoundPlan, costs: Costs, behaviour: Behaviour, *, rounds: int = 2000, seed: int = 0
+) -> RoundResult:
+    """Run ``rounds`` rounds and return their averages; the same arguments give the same result.
+
+    Random numbers are stratified over the rounds, so that averages converge much faster than independent ones
+    would. Raises PlanError.
+    """
+    if rounds < 1:
+        raise PlanError(f"rounds must be at least 1, got {rounds!r}; nearest valid value: 1")
+    if plan.mode == "ar":
+        return _autoregressive(plan, costs, rounds)
+    draws = _Draws.make(rounds + WARMUP_ROUNDS, plan.batch, seed)
+    if plan.mode == "sd":
+        return _synchronous(plan, costs, behaviour, rounds, draws)
+    return _SpeculativeRun(plan, costs, behaviour, draws).run(rounds)
+
+
+@dataclass(frozen=True, slots=True)
+class _Draws:
+    lengths: NDArray[np.float64]  # [rounds, batch], uniform
+    ranks: NDArray[np.float64]
+
+    @staticmethod
+    def make(rounds: int, batch: int, seed: int) -> _Draws:
+        random = np.random.default_rng(seed)
+
+        def stratified() -> NDArray[np.float64]:
+            columns = [(random.permutation(rounds) + random.random(rounds)) / rounds for _ in range(batch)]
+            return np.stack(columns, axis=1)
+
+        return _Draws(stratified(), stratified())
+
+
+def _autoregressive(plan: RoundPlan, costs: Costs, rounds: int) -> RoundResult:
+    verify = costs.verify_ms(plan.batch)
+    total = verify + costs.after_pass_ms(plan.batch)
+    return RoundResult("ar", 1e3 * plan.batch / total, 1.0, total, verify, 0.0, rounds)
+
+
+def _synchronous(
+    plan: RoundPlan, costs: Costs, behaviour: Behaviour, rounds: int, draws: _Draws
+) -> RoundResult:
+    k, batch = plan.num_speculative_tokens, plan.batch
+    cumulative = np.cumsum(length_law(behaviour.synchronous or behaviour.acceptance, k))[:-1]
+    accepted = np.searchsorted(cumulative, draws.lengths[WARMUP_ROUNDS:], side="right")
+    rows = batch * (k + 1)
+    wait, verify = k * costs.draft_ms(batch), costs.verify_ms(rows)
+    total = wait + verify + costs.after_pass_ms(rows)
+    mean = float(accepted.mean())
+    return RoundResult(
+        "sd", 1e3 * batch * (1.0 + mean) / total, 1.0 + mean, total, verify, wait, rounds,
+        acceptance_rate=mean / k,
+    )  # fmt: skip
+
+
+@dataclass(slots=True)
+class _Row:
+    """What is being verified for one sequence."""
+
+    origin: Origin
+    length: int
+
+
+@dataclass(slots=True)
+class _Tally:
+    rounds: int = 0
+    tokens: int = 0
+    accepted: int = 0
+    proposed: int = 0
+    elapsed: float = 0.0
+    verify: float = 0.0
+    wait: float = 0.0
+    draft: float = 0.0
+    cut: int = 0
+    hits: dict[bool, int] = field(default_factory=lambda: {True: 0, False: 0})  # by "after primary"
+    looked: dict[bool, int] = field(default_factory=lambda: {True: 0, False: 0})
+    emitted: dict[bool, int] = field(default_factory=lambda: {True: 0, False: 0})
+    verified: dict[bool, int] = field(default_factory=lambda: {True: 0, False: 0})
+
+
+class _SpeculativeRun:
+    """SSD: the state of both sides between two rounds. Times are absolute ms."""
+
+    def __init__(self, plan: RoundPlan, costs: Costs, behaviour: Behaviour, draws: _Draws) -> None:
+        self.plan, self.costs, self.behaviour, self.draws = plan, costs, behaviour, draws
+        self.rows = [_Row("draft", plan.num_speculative_tokens) for _ in range(plan.batch)]
+        self.now = 0.0  # the target has the outcomes of the last verification
+        self.passes: list[float] = []  # ends of the draft's passes of this round, trunk pass first
+        self.tally = _Tally()
+        self._laws: dict[tuple[Origin, int], list[float]] = {}
+
+    def run(self, rounds: int) -> RoundResult:
+        self._build(0.0)
+        self._verify(0.0)
+        for turn in range(rounds + WARMUP_ROUNDS):
+            if turn == WARMUP_ROUNDS:
+                self.tally = _Tally()
+            self._round(turn)
+        return self._result()
+
+    def _round(self, turn: int) -> None:
+        """Outcomes are known, are sent and answered; the target verifies while the draft works."""
+        plan, costs, begin = self.plan, self.costs, self.now
+        half = 0.5 * costs.message_ms
+        looking, steps = self._interrupted(begin + half)
+        missing = 0
+        for index, row in enumerate(self.rows):
+            missing += self._settle(row, turn, index, steps)
+        reply = looking + costs.service_ms
+        if missing and plan.backup == "draft":
+            reply += plan.num_speculative_tokens * costs.draft_ms(missing)
+        arrived = reply + half
+        self._build(reply)
+        took = self._verify(arrived)
+        self.tally.rounds += 1
+        self.tally.elapsed += self.now - begin
+        self.tally.wait += arrived - begin
+        self.tally.verify += took
+        self.tally.draft += self.passes[-1] - reply
+
+    def _interrupted(self, arrival: float) -> tuple[float, int]:
+        """Return when the draft reads a message that arrives then, and the tree steps it has finished."""
+        last = self.passes[-1]
+        if not self.plan.early_answers or arrival >= last:
+            return max(arrival, last), len(self.passes) - 1
+        at = bisect.bisect_left(self.passes, arrival)  # the pass that runs is finished first
+        return self.passes[at], at
+
+    def _settle(self, row: _Row, turn: int, index: int, steps: int) -> bool:
+        """Draw one row's outcome, look it up and give it its next speculation; return whether it missed."""
+        plan, tally = self.plan, self.tally
+        after_primary = row.origin == "primary"
+        law = self._law(row.origin, row.length)
+        accepted = min(bisect.bisect_right(law, self.draws.lengths[turn, index]), row.length)
+        fan_out = self._fan_out(row)
+        rejected_cdf, accepted_cdf = self.behaviour.cdfs(row.origin)
+        cdf = accepted_cdf if accepted == row.length else rejected_cdf
+        guesses = min(fan_out[accepted], len(cdf) - 1)
+        guessed = bool(self.draws.ranks[turn, index] < cdf[guesses])
+        hit = guessed and steps > 0
+        tally.tokens += accepted + 1
+        tally.accepted += accepted
+        tally.proposed += row.length
+        tally.emitted[after_primary] += accepted + 1
+        tally.verified[after_primary] += 1
+        tally.looked[after_primary] += 1
+        tally.hits[after_primary] += hit
+        if hit:
+            tally.cut += steps < plan.num_speculative_tokens
+            row.origin, row.length = "primary", steps
+            return False
+        row.origin = plan.backup
+        row.length = 0 if plan.backup == "none" else plan.num_speculative_tokens
+        return True
+
+    def _build(self, begin: float) -> None:
+        """The draft's work from ``begin`` on: the trunk pass, then one pass per token over all branches."""
+        branches = sum(sum(self._fan_out(row)) for row in self.rows)
+        end = begin + self.costs.trunk_ms(sum(row.length + 1 for row in self.rows), len(self.rows))
+        step = self.costs.tree_ms(branches)
+        self.passes = [end + i * step for i in range(self.plan.num_speculative_tokens + 1)]
+
+    def _verify(self, begin: float) -> float:
+        """Run the target from ``begin``; it is undisturbed once the draft has finished. Return the pass's ms."""
+        costs, rows = self.costs, sum(row.length + 1 for row in self.rows)
+        beside, alone = costs.verify_ms(rows, beside=True), costs.verify_ms(rows)
+        overlap = max(0.0, self.passes[-1] - begin)
+        took = beside if overlap >= beside else overlap + (1.0 - overlap / beside) * alone
+        self.now = begin + took + costs.after_pass_ms(rows)
+        return took
+
+    def _fan_out(self, row: _Row) -> list[int]:
+        chosen = self.plan.list_for(row.origin)
+        if row.length == len(chosen) - 1:
+            return list(chosen)
+        # Without a speculation there is one outcome to guess about, and the whole budget is for it.
+        return [sum(chosen)] if row.length == 0 else resize(chosen, row.length)
+
+    def _law(self, origin: Origin, length: int) -> list[float]:
+        key = (origin, length)
+        if key not in self._laws:
+            self._laws[key] = np.cumsum(self.behaviour.lengths(origin, length)).tolist()
+        return self._laws[key]
+
+    def _result(self) -> RoundResult:
+        tally, n, batch = self.tally, self.tally.rounds, self.plan.batch
+        hits = sum(tally.hits.values())
+        return RoundResult(
+            "ssd",
+            tokens_per_s=1e3 * tally.tokens / tally.elapsed,
+            tokens_per_round=tally.tokens / (n * batch),
+            round_ms=tally.elapsed / n,
+            verify_ms=tally.verify / n,
+            wait_ms=tally.wait / n,
+            rounds=n,
+            acceptance_rate=tally.accepted / tally.proposed if tally.proposed else None,
+            hit_rate=hits / (n * batch),
+            hit_rate_after_primary=_share(tally.hits[True], tally.looked[True]),
+            hit_rate_after_backup=_share(tally.hits[False], tally.looked[False]),
+            tokens_hit=_share(tally.emitted[True], tally.verified[True]),
+            tokens_miss=_share(tally.emitted[False], tally.verified[False]),
+            cut_rate=_share(tally.cut, hits),
+            draft_round_ms=tally.draft / n,
+        )
+
+
+def _share(part: int, whole: int) -> float | None:
+    return part / whole if whole else None
