@@ -53,14 +53,11 @@ def simulate(
 
 
 def print_tables(preset: Preset, answers: list[ScenarioResult]) -> None:
-    """Print one line per scenario: speeds, hit rate, round, each with its difference to the published value."""
+    """Print one line per scenario: speeds, hit rate, round, each with its difference to what was published."""
     out.print(f"[bold]{preset.name}[/bold]: {preset.description}", highlight=False, soft_wrap=True)
     table = Table(box=None, header_style="bold")
-    for title, align in (
-        ("run", "left"), ("AR", "right"), ("SD", "right"), ("SSD", "right"), ("SSD/SD", "right"),
-        ("hit rate", "right"), ("tokens/round", "right"), ("SSD round ms", "right"),
-    ):  # fmt: skip
-        table.add_column(title, justify=align, no_wrap=title != "run")  # type: ignore[arg-type]
+    for title in ("run", "AR", "SD", "SSD", "SSD/SD", "hits", "round ms"):
+        table.add_column(title, justify="left" if title == "run" else "right", no_wrap=title != "run")
     for answer in answers:
         sd, ssd = answer.value("sd").simulated, answer.value("ssd").simulated
         table.add_row(
@@ -68,13 +65,12 @@ def print_tables(preset: Preset, answers: list[ScenarioResult]) -> None:
             *(_cell(answer.value(mode), "{:.1f}") for mode in ("ar", "sd", "ssd")),
             f"{ssd / sd:.2f}",
             _cell(answer.value("hit_rate"), "{:.2f}"),
-            _cell(answer.value("ssd_tokens"), "{:.2f}"),
             _cell(answer.value("ssd_round_ms"), "{:.1f}"),
         )
     out.print(table)
     out.print(
-        "Tokens per second of the whole batch; in brackets the difference to the published value, "
-        "= where that value went into the preset.",
+        "Tokens per second of the whole batch, hit rate and round of SSD; behind a value its difference to the "
+        "published one, = where the published one went into the preset.",
         style="dim",
         highlight=False,
     )
@@ -89,4 +85,4 @@ def _cell(value: Comparison, form: str) -> str:
     text = form.format(value.simulated)
     if value.difference is None:
         return text
-    return f"{text} (=)" if value.fitted else f"{text} ({value.difference:+.1%})"
+    return f"{text} =" if value.fitted else f"{text} {value.difference:+.1%}"
