@@ -86,6 +86,7 @@ class ToyBackend:
         if len(rows) > self.max_rows:
             raise ConfigError(f"{len(rows)} rows, at most {self.max_rows}")
         check_rows(rows, self.config.vocab_size, self.num_blocks, self.block_size)
+        assert not len(rows) or rows.positions.max() < self.config.max_position, "beyond the context"
         self.passes += 1
         self.rows += len(rows)
         self.row_counts.append(len(rows))

@@ -79,6 +79,32 @@ def test_the_request_admitted_first_finishes_first_when_memory_is_short() -> Non
     assert requests[0].sequences[0].num_preemptions == 0
 
 
+def test_a_preempted_request_goes_on_before_those_that_never_ran() -> None:
+    core = engine(ToyBackend(num_blocks=16), max_num_seqs=3)
+    for index in range(8):
+        core.add(core.prepare(f"r{index}", prompt(12, index), greedy(30, ignore_eos=True)))
+    preempted: set[str] = set()
+    while core.busy:
+        core.step()
+        queue = list(core.scheduler.waiting)
+        begun = [bool(sequence.num_preemptions) for sequence in queue]
+        assert begun == sorted(begun, reverse=True)
+        preempted |= {sequence.request_id for sequence in queue if sequence.num_preemptions}
+    assert len(preempted) > 1
+
+
+def test_a_newcomer_leaves_every_running_sequence_a_block_to_grow() -> None:
+    core = engine(ToyBackend(num_blocks=10))
+    first = core.prepare("first", prompt(12), greedy(16, ignore_eos=True))
+    core.add(first)
+    core.step()
+    core.add(core.prepare("second", prompt(24, 1), greedy(8, ignore_eos=True)))
+    core.step()
+    assert [s.request_id for s in core.scheduler.running] == ["first"]
+    drain(core)
+    assert core.scheduler.num_preemptions == 0
+
+
 def test_nobody_overtakes_a_big_request_for_ever() -> None:
     core = engine(ToyBackend(num_blocks=32), max_num_seqs=4)
     big = core.prepare("big", prompt(100), greedy(4))
@@ -270,6 +296,8 @@ class EngineMachine(RuleBasedStateMachine):
     def consistent(self) -> None:
         self.core.check_invariants()
         assert len(self.core.scheduler.running) <= 4
+        for sequence in self.core.scheduler.running:
+            assert len(sequence.table.blocks) <= self.core.kv.blocks_for(len(sequence.tokens))
 
     def teardown(self) -> None:
         drain(self.core)

@@ -165,7 +165,7 @@ class EngineCore:
             sequence = work.sequence
             if sequence.stats.started is None:
                 sequence.stats.started = now
-                self.stats.num_cached_tokens += sequence.num_cached
+                self.stats.num_cached_tokens += sequence.num_cached if sequence.index == 0 else 0
                 if self.drafter is not None and sequence.max_speculation:
                     self.drafter.admit(draft_request(work))
 

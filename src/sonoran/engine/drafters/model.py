@@ -135,7 +135,6 @@ class ModelDrafter:
                 break
             computed += 1
         memory.computed, memory.drafted = computed, []
-        self.kv.truncate(memory.table, computed)
         pending = tokens[computed:]
         if max(pending) >= self.backend.config.vocab_size:
             return None  # the padding of a larger target: the draft has no embedding for it
