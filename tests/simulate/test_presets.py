@@ -122,7 +122,7 @@ def test_the_command_as_json():
 def test_the_command_as_a_table():
     result = run("--rounds", 200)
     assert result.exit_code == 0, result.stderr
-    assert "mean, four data sets" in result.stdout
+    assert "UltraFeedback" in result.stdout
     assert "behind a value its difference" in result.stdout.replace("\n", " ")
 
 
