@@ -95,7 +95,8 @@ def build(options: dict[str, Any], report: Report) -> Service:
         report(part, options.get("load_steps", 1))
         time.sleep(options.get("load_step_s", 0.0))
     if options.get("die_while_loading"):
-        print("the disk is on fire", file=sys.stderr)
+        sys.stderr.write("the disk is on fire\n")
+        sys.stderr.flush()
         os._exit(7)
     return fake_service(options)
 

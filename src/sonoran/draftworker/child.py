@@ -15,7 +15,7 @@ import shutil
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -58,7 +58,7 @@ def child_main(build: Callable[[dict[str, Any], Report], Service]) -> int:
     threading.Thread(target=_guard, args=(orders, wake, asked, done), daemon=True).start()
     _die_with_parent()
     try:
-        _pin(orders.options.get("cores"))
+        pin_process(orders.options.get("cores"))
         service = build(orders.options, lambda part, total: _tell(control, progress=[part, total]))
         serve(
             service,
@@ -75,6 +75,18 @@ def child_main(build: Callable[[dict[str, Any], Report], Service]) -> int:
         os.close(stop)
         shutil.rmtree(orders.folder, ignore_errors=True)
     return 0
+
+
+def pin_process(cores: Sequence[int] | None) -> None:
+    """Keep this process, and all threads that it will have, on these cores. Raises ConfigError if it may not."""
+    if cores and hasattr(os, "sched_setaffinity"):
+        try:
+            os.sched_setaffinity(0, cores)
+        except (OSError, ValueError) as error:
+            usable = sorted(os.sched_getaffinity(0))
+            raise ConfigError(
+                f"the draft worker cannot use cores {cores}, usable are {usable}: {error}"
+            ) from None
 
 
 def _guard(orders: Orders, wake: int, asked: int, done: threading.Event) -> None:
@@ -108,17 +120,6 @@ def _die_with_parent() -> None:
     if sys.platform == "linux":
         with suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
-
-
-def _pin(cores: list[int] | None) -> None:
-    if cores and hasattr(os, "sched_setaffinity"):
-        try:
-            os.sched_setaffinity(0, cores)
-        except (OSError, ValueError) as error:
-            usable = sorted(os.sched_getaffinity(0))
-            raise ConfigError(
-                f"the draft worker cannot use cores {cores}, usable are {usable}: {error}"
-            ) from None
 
 
 def _private_output() -> int:

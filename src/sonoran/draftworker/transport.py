@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+from pathlib import Path
 
 import zmq
 
@@ -76,6 +77,12 @@ def worker_socket(
         socket.close()
         raise WorkerError(f"cannot listen at {address}: {error}") from error
     return socket
+
+
+def remove_socket(address: str) -> None:
+    """Remove the file of an ``ipc`` address that was listened at; libzmq leaves it."""
+    if address.startswith(_IPC):
+        Path(address[len(_IPC) :]).unlink(missing_ok=True)
 
 
 def client_socket(

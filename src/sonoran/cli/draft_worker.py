@@ -1,0 +1,178 @@
+"""``sonoran draft-worker``: serve a draft model to engines, on this machine or others."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+
+from sonoran.cli.common import command, err, out, print_json
+from sonoran.draftworker.child import pin_process
+from sonoran.draftworker.keys import keygen, load_keys
+from sonoran.draftworker.loading import load_draft_model
+from sonoran.draftworker.options import DEFAULT_KV_BLOCKS, DEFAULT_MAX_ROWS, WorkerOptions
+from sonoran.draftworker.server import serve
+from sonoran.draftworker.service import draft_service
+from sonoran.draftworker.transport import DEFAULT_HEARTBEAT_S, check_address
+from sonoran.errors import ConfigError
+from sonoran.weights.registry import DEFAULT_DRAFT
+
+EXAMPLES = (
+    "Examples:  sonoran draft-worker --bind tcp://127.0.0.1:5757 --cores 1  |  "
+    "sonoran draft-worker --model draft.gguf --bind tcp://0.0.0.0:5757 --key-file keys/worker.key"
+)
+KEYGEN_EXAMPLES = "Example:  sonoran draft-worker keygen --out keys"
+
+app = typer.Typer(
+    help="Serve a draft model to engines, on this machine or others.",
+    invoke_without_command=True,
+    epilog=EXAMPLES,
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+
+
+def register(root: typer.Typer) -> None:
+    """Add the command group to the application."""
+    root.add_typer(app, name="draft-worker")
+
+
+@app.callback(epilog=EXAMPLES)
+@command
+def draft_worker(
+    context: typer.Context,
+    model: Annotated[
+        str, typer.Option("--model", "-m", help="Draft: name, file or directory.")
+    ] = DEFAULT_DRAFT,
+    bind: Annotated[
+        str, typer.Option("--bind", help="Where to listen: tcp://HOST:PORT or ipc://PATH.")
+    ] = "tcp://127.0.0.1:5757",
+    key_file: Annotated[
+        Path | None, typer.Option("--key-file", help="worker.key of keygen; needed beyond this machine.")
+    ] = None,
+    cores: Annotated[str | None, typer.Option("--cores", help="Run on these cores only: 0,2-5.")] = None,
+    threads: Annotated[int | None, typer.Option("--threads", help="Threads; default: all cores.")] = None,
+    quantize: Annotated[
+        str | None, typer.Option("--quantize", help="Lower precision: bf16, int8 or int4.")
+    ] = None,
+    draft_vocab: Annotated[
+        int | None, typer.Option("--draft-vocab", help="Propose only ids below this, and special tokens.")
+    ] = None,
+    num_kv_blocks: Annotated[
+        int, typer.Option("--num-kv-blocks", help="KV memory of all clients, in blocks of 16 tokens.")
+    ] = DEFAULT_KV_BLOCKS,
+    max_rows: Annotated[
+        int, typer.Option("--max-rows", help="Rows of one pass over a prompt; a reply waits for one pass.")
+    ] = DEFAULT_MAX_ROWS,
+    heartbeat: Annotated[
+        float, typer.Option("--heartbeat", help="Seconds; clients silent for 5 of these are dropped.")
+    ] = DEFAULT_HEARTBEAT_S,
+    json: Json = False,
+) -> None:
+    """Serve a draft model until Ctrl-C or SIGTERM. Engines name the address in their configuration."""
+    if context.invoked_subcommand is not None:
+        return
+    options = WorkerOptions.from_mapping(
+        {
+            "model": model,
+            "cores": cores,
+            "threads": threads,
+            "quantize": quantize,
+            "draft_vocab": draft_vocab,
+            "num_kv_blocks": num_kv_blocks,
+            "max_rows": max_rows,
+        }
+    )
+    if not 0.01 <= heartbeat <= 3600.0:
+        raise ConfigError(f"heartbeat must be from 0.01 to 3600 seconds, got {heartbeat}")
+    keys = load_keys(key_file, "worker") if key_file is not None else None
+    check_address(bind, keys)
+    pin_process(options.cores)
+    with load_bar(options.model) as progress:
+        draft = load_draft_model(options, progress)
+    facts = {
+        "address": bind,
+        "encrypted": keys is not None,
+        "model": draft.name,
+        "fingerprint": draft.fingerprint,
+        "context_length": draft.context_length,
+    }
+    try:
+        with stop_signal() as stopped:
+            serve(
+                draft_service(draft),
+                bind,
+                keys=keys,
+                heartbeat_s=heartbeat,
+                stop_fds=(stopped,),
+                on_ready=lambda: show(facts, json),
+            )
+    finally:
+        draft.close()
+
+
+@app.command("keygen", epilog=KEYGEN_EXAMPLES)
+@command
+def make_keys(
+    folder: Annotated[Path, typer.Option("--out", help="Folder for worker.key and client.key.")],
+    json: Json = False,
+) -> None:
+    """Make keys: worker.key stays with the worker, client.key goes to the engines. Only you can read them."""
+    worker, client = keygen(folder)
+    if json:
+        print_json({"worker": str(worker), "client": str(client)})
+    else:
+        out.print(f"for the worker:  {worker}", highlight=False, soft_wrap=True)
+        out.print(f"for the engines: {client}", highlight=False, soft_wrap=True)
+
+
+def show(facts: dict[str, Any], as_json: bool) -> None:
+    """Say that clients can connect."""
+    if as_json:
+        print_json(facts)
+        out.file.flush()
+    else:
+        secured = "encrypted" if facts["encrypted"] else "not encrypted"
+        out.print(
+            f"serving {facts['model']} at {facts['address']} ({secured}); Ctrl-C ends it",
+            highlight=False,
+            soft_wrap=True,
+        )
+
+
+@contextmanager
+def load_bar(name: str) -> Iterator[Callable[[int, int], None] | None]:
+    """Show how far the weights are loaded, on a terminal only."""
+    if not err.is_terminal:
+        yield None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    with Progress(*columns, console=err, transient=True) as bars:
+        task = bars.add_task(f"loading {name}", total=None)
+        yield lambda done, total: bars.update(task, completed=done, total=total)
+
+
+@contextmanager
+def stop_signal() -> Iterator[int]:
+    """Yield a descriptor that becomes readable on Ctrl-C or SIGTERM, in place of an interruption anywhere."""
+    readable, writable = os.pipe()
+    os.set_blocking(writable, False)
+    signals = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, lambda *_: None) for number in signals]
+    wakeup = signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
+    try:
+        yield readable
+    finally:
+        signal.set_wakeup_fd(wakeup)
+        for number, handler in zip(signals, before, strict=True):
+            with contextlib.suppress(TypeError):  # a handler that was not installed from Python
+                signal.signal(number, handler)
+        os.close(readable)
+        os.close(writable)
