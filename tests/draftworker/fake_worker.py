@@ -94,6 +94,8 @@ def build(options: dict[str, Any], report: Report) -> Service:
     for part in range(1, options.get("load_steps", 1) + 1):
         report(part, options.get("load_steps", 1))
         time.sleep(options.get("load_step_s", 0.0))
+    for number in range(options.get("chatter", 0)):
+        sys.stderr.write(f"line {number}\n")
     if options.get("die_while_loading"):
         sys.stderr.write("the disk is on fire\n")
         sys.stderr.flush()

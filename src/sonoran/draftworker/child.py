@@ -17,6 +17,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -79,14 +80,19 @@ def child_main(build: Callable[[dict[str, Any], Report], Service]) -> int:
 
 def pin_process(cores: Sequence[int] | None) -> None:
     """Keep this process, and all threads that it will have, on these cores. Raises ConfigError if it may not."""
-    if cores and hasattr(os, "sched_setaffinity"):
-        try:
-            os.sched_setaffinity(0, cores)
-        except (OSError, ValueError) as error:
-            usable = sorted(os.sched_getaffinity(0))
-            raise ConfigError(
-                f"the draft worker cannot use cores {cores}, usable are {usable}: {error}"
-            ) from None
+    if not cores or not hasattr(os, "sched_setaffinity"):
+        return
+    tasks = Path("/proc/self/task")
+    try:
+        os.sched_setaffinity(0, cores)
+        for task in tasks.iterdir() if tasks.is_dir() else ():
+            with suppress(ProcessLookupError):  # a thread that has just ended
+                os.sched_setaffinity(int(task.name), cores)
+    except (OSError, ValueError) as error:
+        usable = sorted(os.sched_getaffinity(0))
+        raise ConfigError(
+            f"the draft worker cannot use cores {list(cores)}, usable are {usable}: {error}"
+        ) from None
 
 
 def _guard(orders: Orders, wake: int, asked: int, done: threading.Event) -> None:

@@ -29,7 +29,7 @@ COMMAND = (sys.executable, "-m", "sonoran.draftworker")
 
 _PREFIX = "sonoran-draft-"
 _SOCKET = "worker.sock"
-_LONGEST_FOLDER = 80  # bytes: a socket's path has at most 107
+_LONGEST_FOLDER = 88  # bytes: a socket's path has at most 107
 _LAST_LINES = 20
 _PATIENCE_S = 2.0  # until a worker that was asked to stop is killed
 
