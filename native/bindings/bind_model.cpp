@@ -69,6 +69,7 @@ void forward(Decoder& d, Ints tokens, Ints positions, Ints slots, Ints sequences
   rows.num_sequences = static_cast<int>(block_tables.shape(0));
   rows.table_width = static_cast<int>(block_tables.shape(1));
   rows.extra_offsets = extra_offsets.data(), rows.extra_slots = extra_slots.data();
+  rows.num_extra_slots = static_cast<int>(extra_slots.shape(0));
   const nb::gil_scoped_release release;
   d.forward(rows, logits.data());
 }

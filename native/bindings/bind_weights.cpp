@@ -49,15 +49,13 @@ class PackedMatrix {
       throw sonoran::ConfigError("x must be rows x inputs and y rows x outputs");
     }
     const sonoran::Kernels& kernels = sonoran::select_kernels(instruction_set.c_str());
-    std::vector<sonoran::Quantised256> k(rows * (inputs / 256));
-    std::vector<sonoran::Quantised32> small(rows * (inputs / 32));
-    for (size_t r = 0; r < rows; ++r) {
-      if (inputs % 256 == 0)
-        kernels.quantise256(x.data() + r * inputs, matrix_.inputs, &k[r * (inputs / 256)]);
-      if (inputs % 32 == 0)
-        kernels.quantise32(x.data() + r * inputs, matrix_.inputs, &small[r * (inputs / 32)]);
+    std::vector<sonoran::Quantised> codes(rows * (inputs / 32));
+    if (inputs % 32 == 0) {
+      for (size_t r = 0; r < rows; ++r) {
+        kernels.quantise(x.data() + r * inputs, matrix_.inputs, &codes[r * (inputs / 32)]);
+      }
     }
-    const sonoran::Activations a{x.data(), k.data(), small.data(), inputs, inputs / 256, inputs / 32};
+    const sonoran::Activations a{x.data(), codes.data(), inputs, inputs / 32};
     kernels.matmul(matrix_, 0, matrix_.blocks(), a, static_cast<int>(rows), y.data(), y.shape(1));
   }
 

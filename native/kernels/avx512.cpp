@@ -10,8 +10,7 @@
 namespace sonoran {
 
 extern const Kernels k_avx512_kernels;
-const Kernels k_avx512_kernels = {"avx512vnni", matmul,   quantise256, quantise32,
-                                  rms_norm,     silu_mul, attend,      store_kv};
+const Kernels k_avx512_kernels = {"avx512vnni", matmul, quantise, rms_norm, silu_mul, attend, store_kv};
 
 }  // namespace sonoran
 #endif

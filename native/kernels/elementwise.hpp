@@ -68,44 +68,24 @@ void silu_mul(float* gate, const float* up, int padded) {
   }
 }
 
-// Symmetric int8 codes of Width values; returns the scale, not finite if a value is not.
-template <int Width>
-inline float quantise_group(const float* x, int8_t* codes) {
-  Vec::F largest = Vec::zero();
-  Vec::F poison = Vec::zero();  // 0 x is NaN for values that are not finite; max() alone would lose a NaN
-  for (int i = 0; i < Width; i += 16) {
-    const Vec::F v = Vec::load(x + i);
-    largest = Vec::max(largest, Vec::abs(v));
-    poison = Vec::fma(v, Vec::zero(), poison);
-  }
-  const float top = reduce_max(largest);
-  const Vec::F inverse = Vec::set(top > 0.0f ? 127.0f / top : 0.0f);
-  for (int i = 0; i < Width; i += 16) {
-    Vec::store_s8(codes + i, Vec::to_int(Vec::mul(Vec::load(x + i), inverse)));
-  }
-  return top / 127.0f + reduce_add(poison);
-}
-
-void quantise256(const float* x, int n, Quantised256* out) {
-  for (int s = 0; s < n / 256; ++s, ++out, x += 256) {
-    out->scale = quantise_group<256>(x, out->codes);
-    for (int g = 0; g < 8; ++g) {
-      int sums[2] = {0, 0};
-      for (int i = 0; i < 32; ++i) sums[i / 16] += out->codes[32 * g + i];
-      out->sums32[g] = static_cast<int16_t>(sums[0] + sums[1]);
-      out->offsets16[2 * g] = -32 * sums[0];
-      out->offsets16[2 * g + 1] = -32 * sums[1];
-    }
-  }
-}
-
-void quantise32(const float* x, int n, Quantised32* out) {
-  for (int s = 0; s < n / 32; ++s, ++out, x += 32) {
-    out->scale = quantise_group<32>(x, out->codes);
-    int sum = 0;
-    for (int i = 0; i < 32; ++i) sum += out->codes[i];
-    out->negative_sum = -sum;
-    out->scaled_sum = out->scale * static_cast<float>(sum);
+// Symmetric int8 codes per group of 32 values; the scale is not finite if a value is not.
+void quantise(const float* x, int n, Quantised* out) {
+  for (int g = 0; g < n / 32; ++g, ++out, x += 32) {
+    const Vec::F a = Vec::load(x);
+    const Vec::F b = Vec::load(x + 16);
+    const float top = reduce_max(Vec::max(Vec::abs(a), Vec::abs(b)));
+    // 0 x is NaN for values that are not finite; max() alone would lose a NaN.
+    const float poison = reduce_add(Vec::fma(b, Vec::zero(), Vec::mul(a, Vec::zero())));
+    const Vec::F inverse = Vec::set(top > 0.0f ? 127.0f / top : 0.0f);
+    Vec::store_s8(out->codes, Vec::to_int(Vec::mul(a, inverse)));
+    Vec::store_s8(out->codes + 16, Vec::to_int(Vec::mul(b, inverse)));
+    int32_t sums[2] = {0, 0};
+    for (int i = 0; i < 32; ++i) sums[i / 16] -= out->codes[i];
+    out->negative_sums[0] = sums[0];
+    out->negative_sums[1] = sums[1];
+    out->negative_sum = sums[0] + sums[1];
+    out->scale = top / 127.0f + poison;
+    out->scaled_sum = -out->scale * static_cast<float>(out->negative_sum);
   }
 }
 

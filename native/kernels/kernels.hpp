@@ -33,8 +33,7 @@ struct Kernels {
   const char* name;
   void (*matmul)(const Matrix&, int first_block, int last_block, const Activations&, int rows, float* y,
                  size_t stride);
-  void (*quantise256)(const float* x, int n, Quantised256* out);
-  void (*quantise32)(const float* x, int n, Quantised32* out);
+  void (*quantise)(const float* x, int n, Quantised* out);
   void (*rms_norm)(const float* x, const float* weight, int padded, int n, float epsilon, float* out);
   void (*silu_mul)(float* gate, const float* up, int padded);
   void (*attend)(const AttentionArgs&);

@@ -80,25 +80,17 @@ inline void clear(Vec::I (&acc)[M]) {
   for (auto& a : acc) a = Vec::izero();
 }
 
-// sum[m] += dot[m] * scale
+// Activations of M rows, from group s of 256 inputs on.
 template <int M>
-inline void add_scaled(Vec::I (&sum)[M], const Vec::I (&dot)[M], Vec::I scale) {
-  for (int m = 0; m < M; ++m) sum[m] = Vec::iadd(sum[m], Vec::imul(dot[m], scale));
-}
+struct Inputs {
+  const Quantised* of[M];
 
-// Group s of 256 inputs: of the weights of a block, and of M rows of activations.
-template <int M>
-struct Group {
-  const uint8_t* codes;
-  const Quantised256* in[M];
-
-  Group(const Matrix& w, int block, const Activations& x, size_t row, int s)
-      : codes(w.block(block) + static_cast<size_t>(s) * w.group_bytes) {
-    for (int m = 0; m < M; ++m) in[m] = x.k + (row + static_cast<size_t>(m)) * x.k_stride + s;
+  Inputs(const Activations& x, size_t row, int s) {
+    for (int m = 0; m < M; ++m) of[m] = x.codes + (row + static_cast<size_t>(m)) * x.codes_stride + 8 * s;
   }
 };
 
-// Q4_K and Q5_K. Scales of a group: 8 x 16 sc, 4 x 16 pairs of mn, 16 d, 16 dmin.
+// Q4_K and Q5_K. Scales of a group: 8 x 16 sc, 8 x 16 mn, 16 d, 16 dmin.
 template <int Bits>
 struct KMinTile {
   template <int M>
@@ -106,32 +98,35 @@ struct KMinTile {
     Vec::F acc[M];
     clear(acc);
     for (int s = 0; s < w.inputs / kSuper; ++s) {
-      const Group<M> group(w, block, x, row, s);
-      const uint8_t* scales = group.codes + 8 * chunk_bytes(Bits);
-      Vec::I sum[M];
-      clear(sum);
-      for (int c = 0; c < 8; ++c) {
-        const int8_t* codes[M];
-        for (int m = 0; m < M; ++m) codes[m] = group.in[m]->codes + 32 * c;
-        Vec::I dot[M];
-        clear(dot);
-        add_quads<Bits, M, 0, 8>(dot, group.codes + c * chunk_bytes(Bits), codes);
-        add_scaled(sum, dot, Vec::load_u8(scales + 16 * c));
-      }
+      const Inputs<M> in(x, row, s);
+      const uint8_t* group = w.block(block) + static_cast<size_t>(s) * w.group_bytes;
+      const uint8_t* scales = group + 8 * chunk_bytes(Bits);
+      Vec::F sum[M], low[M];
+      clear(sum), clear(low);
+      for (int c = 0; c < 8; ++c) add_chunk(sum, low, group + c * chunk_bytes(Bits), scales + 16 * c, in, c);
       for (int line = 0; line < 320; line += 64) prefetch(scales + line);
       const auto* d16 = reinterpret_cast<const uint16_t*>(scales + 256);
       const Vec::F d = Vec::load_half(d16);
       const Vec::F dmin = Vec::sub(Vec::zero(), Vec::load_half(d16 + 16));
-      for (int m = 0; m < M; ++m) {
-        Vec::I low = Vec::izero();
-        for (int j = 0; j < 4; ++j)
-          low = Vec::dot2(low, Vec::widen_u8(scales + 128 + 32 * j), group.in[m]->sums32 + 2 * j);
-        const Vec::F scale = Vec::set(group.in[m]->scale);
-        acc[m] = Vec::fma(Vec::to_float(sum[m]), Vec::mul(d, scale), acc[m]);
-        acc[m] = Vec::fma(Vec::to_float(low), Vec::mul(dmin, scale), acc[m]);
-      }
+      for (int m = 0; m < M; ++m) acc[m] = Vec::fma(low[m], dmin, Vec::fma(sum[m], d, acc[m]));
     }
     store_tile(acc, w, block, y, stride);
+  }
+
+  template <int M>
+  static void add_chunk(Vec::F (&sum)[M], Vec::F (&low)[M], const uint8_t* chunk, const uint8_t* scales,
+                        const Inputs<M>& in, int c) {
+    const int8_t* codes[M];
+    for (int m = 0; m < M; ++m) codes[m] = in.of[m][c].codes;
+    Vec::I dot[M];
+    clear(dot);
+    add_quads<Bits, M, 0, 8>(dot, chunk, codes);
+    const Vec::I sc = Vec::load_u8(scales);
+    const Vec::F mn = Vec::to_float(Vec::load_u8(scales + 128));
+    for (int m = 0; m < M; ++m) {
+      sum[m] = Vec::fma(Vec::to_float(Vec::imul(dot[m], sc)), Vec::set(in.of[m][c].scale), sum[m]);
+      low[m] = Vec::fma(mn, Vec::set(in.of[m][c].scaled_sum), low[m]);
+    }
   }
 };
 
@@ -142,35 +137,40 @@ struct KOffsetTile {
     Vec::F acc[M];
     clear(acc);
     for (int s = 0; s < w.inputs / kSuper; ++s) {
-      const Group<M> group(w, block, x, row, s);
-      const uint8_t* scales = group.codes + 8 * chunk_bytes(6);
-      Vec::I sum[M];
+      const Inputs<M> in(x, row, s);
+      const uint8_t* group = w.block(block) + static_cast<size_t>(s) * w.group_bytes;
+      const uint8_t* scales = group + 8 * chunk_bytes(6);
+      Vec::F sum[M];
       clear(sum);
       for (int c = 0; c < 8; ++c) {
-        half<0>(sum, group, c, scales);
-        half<4>(sum, group, c, scales);
+        Vec::I scaled[M];
+        clear(scaled);
+        add_half<0>(scaled, group + c * chunk_bytes(6), scales + 32 * c, in, c);
+        add_half<4>(scaled, group + c * chunk_bytes(6), scales + 32 * c + 16, in, c);
+        for (int m = 0; m < M; ++m) {
+          sum[m] = Vec::fma(Vec::to_float(scaled[m]), Vec::set(in.of[m][c].scale), sum[m]);
+        }
       }
       for (int line = 0; line < 320; line += 64) prefetch(scales + line);
       const Vec::F d = Vec::load_half(reinterpret_cast<const uint16_t*>(scales + 256));
-      for (int m = 0; m < M; ++m) {
-        acc[m] = Vec::fma(Vec::to_float(sum[m]), Vec::mul(d, Vec::set(group.in[m]->scale)), acc[m]);
-      }
+      for (int m = 0; m < M; ++m) acc[m] = Vec::fma(sum[m], d, acc[m]);
     }
     store_tile(acc, w, block, y, stride);
   }
 
-  // Sixteen inputs share a scale: the four quads of chunk c from First on.
+  // Sixteen inputs share a scale: the four quads of a chunk from First on.
   template <int First, int M>
-  static void half(Vec::I (&sum)[M], const Group<M>& group, int c, const uint8_t* scales) {
-    const int part = 2 * c + First / 4;
+  static void add_half(Vec::I (&scaled)[M], const uint8_t* chunk, const uint8_t* scale, const Inputs<M>& in,
+                       int c) {
     const int8_t* codes[M];
     Vec::I dot[M];
     for (int m = 0; m < M; ++m) {
-      codes[m] = group.in[m]->codes + 32 * c;
-      dot[m] = Vec::iset(group.in[m]->offsets16[part]);
+      codes[m] = in.of[m][c].codes;
+      dot[m] = Vec::ishl<5>(Vec::iset(in.of[m][c].negative_sums[First / 4]));
     }
-    add_quads<6, M, First, 4>(dot, group.codes + c * chunk_bytes(6), codes);
-    add_scaled(sum, dot, Vec::load_s8(scales + 16 * part));
+    add_quads<6, M, First, 4>(dot, chunk, codes);
+    const Vec::I sc = Vec::load_s8(scale);
+    for (int m = 0; m < M; ++m) scaled[m] = Vec::iadd(scaled[m], Vec::imul(dot[m], sc));
   }
 };
 
@@ -191,8 +191,7 @@ struct SmallTile {
       const uint8_t* group = w.block(block) + static_cast<size_t>(start / 8) * w.group_bytes;
       const uint8_t* scales = group + count * chunk_bytes(Bits);
       for (int line = 0; line < 8 * kScaleBytes; line += 64) prefetch(scales + line);
-      const Quantised32* in[M];
-      for (int m = 0; m < M; ++m) in[m] = x.small + (row + static_cast<size_t>(m)) * x.small_stride + start;
+      const Inputs<M> in(x, row, start / 8);
       for (int c = 0; c < count; ++c)
         add_chunk(acc, group + c * chunk_bytes(Bits), scales + c * kScaleBytes, in, c);
     }
@@ -200,21 +199,21 @@ struct SmallTile {
   }
 
   template <int M>
-  static void add_chunk(Vec::F (&acc)[M], const uint8_t* chunk, const uint8_t* scales,
-                        const Quantised32* const (&in)[M], int c) {
+  static void add_chunk(Vec::F (&acc)[M], const uint8_t* chunk, const uint8_t* scales, const Inputs<M>& in,
+                        int c) {
     const int8_t* codes[M];
     Vec::I dot[M];
     for (int m = 0; m < M; ++m) {
-      codes[m] = in[m][c].codes;
-      dot[m] = Min ? Vec::izero() : Vec::ishl<log2_of(Offset)>(Vec::iset(in[m][c].negative_sum));
+      codes[m] = in.of[m][c].codes;
+      dot[m] = Min ? Vec::izero() : Vec::ishl<log2_of(Offset)>(Vec::iset(in.of[m][c].negative_sum));
     }
     add_quads<Bits, M, 0, 8>(dot, chunk, codes);
     const Vec::F d = Vec::load_half(reinterpret_cast<const uint16_t*>(scales));
     for (int m = 0; m < M; ++m) {
-      acc[m] = Vec::fma(Vec::to_float(dot[m]), Vec::mul(d, Vec::set(in[m][c].scale)), acc[m]);
+      acc[m] = Vec::fma(Vec::to_float(dot[m]), Vec::mul(d, Vec::set(in.of[m][c].scale)), acc[m]);
       if constexpr (Min) {
         const Vec::F low = Vec::load_half(reinterpret_cast<const uint16_t*>(scales + 32));
-        acc[m] = Vec::fma(low, Vec::set(in[m][c].scaled_sum), acc[m]);
+        acc[m] = Vec::fma(low, Vec::set(in.of[m][c].scaled_sum), acc[m]);
       }
     }
   }

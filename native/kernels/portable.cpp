@@ -9,7 +9,6 @@
 namespace sonoran {
 
 extern const Kernels k_portable_kernels;
-const Kernels k_portable_kernels = {"portable", matmul,   quantise256, quantise32,
-                                    rms_norm,   silu_mul, attend,      store_kv};
+const Kernels k_portable_kernels = {"portable", matmul, quantise, rms_norm, silu_mul, attend, store_kv};
 
 }  // namespace sonoran

@@ -109,14 +109,6 @@ struct Vec {
     return {_mm256_add_epi32(acc.a, products<Bits>(codes.a, v)),
             _mm256_add_epi32(acc.b, products<Bits>(codes.b, v))};
   }
-  static Q widen_u8(const uint8_t* p) {
-    return {_mm256_cvtepu8_epi16(half(p, 0)), _mm256_cvtepu8_epi16(half(p, 1))};
-  }
-  static I dot2(I acc, Q pairs, const int16_t* x) {
-    const __m256i v = _mm256_set1_epi32(*reinterpret_cast<const int32_t*>(x));
-    return {_mm256_add_epi32(acc.a, _mm256_madd_epi16(pairs.a, v)),
-            _mm256_add_epi32(acc.b, _mm256_madd_epi16(pairs.b, v))};
-  }
 };
 
 }  // namespace

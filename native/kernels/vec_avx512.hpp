@@ -80,12 +80,6 @@ struct Vec {
   static I dot4(I acc, Q codes, const int8_t* x) {
     return _mm512_dpbusd_epi32(acc, codes, _mm512_set1_epi32(*reinterpret_cast<const int32_t*>(x)));
   }
-  static Q widen_u8(const uint8_t* p) {  // 32 bytes -> 32 int16
-    return _mm512_cvtepu8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
-  }
-  static I dot2(I acc, Q pairs, const int16_t* x) {
-    return _mm512_dpwssd_epi32(acc, pairs, _mm512_set1_epi32(*reinterpret_cast<const int32_t*>(x)));
-  }
 };
 
 }  // namespace

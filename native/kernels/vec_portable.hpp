@@ -134,22 +134,6 @@ struct Vec {
     for (int i = 0; i < 64; ++i) acc.v[i / 4] += int32_t{codes.v[i]} * x[i % 4];
     return acc;
   }
-  static Q widen_u8(const uint8_t* p) {
-    Q q;
-    for (int i = 0; i < 32; ++i) {
-      const uint16_t wide = p[i];
-      std::memcpy(q.v + 2 * i, &wide, 2);
-    }
-    return q;
-  }
-  static I dot2(I acc, const Q& pairs, const int16_t* x) {
-    for (int i = 0; i < 32; ++i) {
-      int16_t w;
-      std::memcpy(&w, pairs.v + 2 * i, 2);
-      acc.v[i / 2] += int32_t{w} * x[i % 2];
-    }
-    return acc;
-  }
 };
 
 }  // namespace

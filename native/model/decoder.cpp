@@ -92,51 +92,6 @@ size_t Decoder::read_bytes() const {
   return total;
 }
 
-void Decoder::check(const RowBatch& rows) const {
-  const auto fail = [](int row, const std::string& what) {
-    throw ConfigError("row " + std::to_string(row) + ": " + what);
-  };
-  const auto slots = static_cast<int64_t>(kv_.slots());
-  for (int i = 0; i < rows.n; ++i) {
-    if (rows.tokens[i] < 0 || rows.tokens[i] >= config_.vocab_size) {
-      fail(i, "token " + std::to_string(rows.tokens[i]) + " is outside the vocabulary of " +
-                  std::to_string(config_.vocab_size));
-    }
-    if (rows.slots[i] < 0 || rows.slots[i] >= slots)
-      fail(i, "slot " + std::to_string(rows.slots[i]) + " is outside the KV memory");
-    if (rows.positions[i] < 0) fail(i, "negative position");
-    if (rows.sequences[i] < 0 || rows.sequences[i] >= rows.num_sequences) fail(i, "unknown sequence");
-    const int trunk = rows.trunk_lengths[i];
-    const int blocks = (trunk + config_.block_size - 1) / config_.block_size;
-    if (trunk < 0 || blocks > rows.table_width)
-      fail(i, "trunk of " + std::to_string(trunk) + " exceeds the block table");
-    const int32_t* table =
-        rows.block_tables + static_cast<size_t>(rows.sequences[i]) * static_cast<size_t>(rows.table_width);
-    for (int b = 0; b < blocks; ++b) {
-      if (table[b] < 0 || table[b] >= config_.num_blocks)
-        fail(i, "block table has no block for part of the trunk");
-    }
-    const int first = rows.extra_offsets[i];
-    const int last = rows.extra_offsets[i + 1];
-    if (first < 0 || last < first) fail(i, "extra slots out of order");
-    if (trunk + last - first <= 0) fail(i, "sees nothing, not even itself");
-    for (int e = first; e < last; ++e) {
-      if (rows.extra_slots[e] < 0 || rows.extra_slots[e] >= slots)
-        fail(i, "extra slot is outside the KV memory");
-    }
-    const int own = last > first ? rows.extra_slots[last - 1]
-                                 : table[(trunk - 1) / config_.block_size] * config_.block_size +
-                                       (trunk - 1) % config_.block_size;
-    if (own != rows.slots[i])
-      fail(i, "the last slot it sees is " + std::to_string(own) + ", not its own " +
-                  std::to_string(rows.slots[i]));
-  }
-  std::vector<int32_t> written(rows.slots, rows.slots + rows.n);
-  std::sort(written.begin(), written.end());
-  const auto twice = std::adjacent_find(written.begin(), written.end());
-  if (twice != written.end()) throw ConfigError("two rows write slot " + std::to_string(*twice));
-}
-
 void Decoder::reserve(const RowBatch& rows) {
   const auto n = static_cast<size_t>(rows.n);
   const auto grow = [](auto& buffer, size_t size) {
@@ -153,7 +108,7 @@ void Decoder::reserve(const RowBatch& rows) {
   grow(b_.attended, n * std::max(heads * dim, static_cast<size_t>(attended_)));
   grow(b_.gate, n * static_cast<size_t>(intermediate_)), grow(b_.up, n * static_cast<size_t>(intermediate_));
   grow(b_.cosines, n * frequencies_.size()), grow(b_.sines, n * frequencies_.size());
-  grow(b_.k_codes, n * (widest / 256 + 1)), grow(b_.small_codes, n * (widest / 32 + 1));
+  grow(b_.codes, n * (widest / 32 + 1));
   int most = 0;
   for (int i = 0; i < rows.n; ++i) {
     most = std::max(most, rows.trunk_lengths[i] + rows.extra_offsets[i + 1] - rows.extra_offsets[i]);
@@ -198,26 +153,21 @@ void Decoder::normalise(int n, const float* residual, const float* bias, const f
   });
 }
 
-// Quantises rows of `width` floats in the ways that the products need.
+// Rows of `width` floats as the products need them: quantised unless all weights are dense.
 Activations Decoder::prepare(int n, const float* x, int width, const std::vector<Product>& products) {
-  Activations a;
-  bool k = false;
-  bool small = false;
-  for (const Product& p : products) {
-    const Scheme scheme = format_info(p.weights->format).scheme;
-    k |= scheme == Scheme::KMin || scheme == Scheme::KOffset;
-    small |= scheme == Scheme::Scale || scheme == Scheme::ScaleMin;
-  }
   const int inputs = products.front().weights->inputs;
+  Activations a;
   a.dense = x, a.dense_stride = static_cast<size_t>(width);
-  a.k = b_.k_codes.data(), a.k_stride = static_cast<size_t>(inputs / 256);
-  a.small = b_.small_codes.data(), a.small_stride = static_cast<size_t>(inputs / 32);
-  if (!k && !small) return a;
-  pool_.run(n, [&](int i, int) {
-    const auto row = static_cast<size_t>(i);
-    if (k) kernels_.quantise256(x + row * a.dense_stride, inputs, &b_.k_codes[row * a.k_stride]);
-    if (small) kernels_.quantise32(x + row * a.dense_stride, inputs, &b_.small_codes[row * a.small_stride]);
+  a.codes = b_.codes.data(), a.codes_stride = static_cast<size_t>(inputs / kChunk);
+  const bool quantised = std::any_of(products.begin(), products.end(), [](const Product& p) {
+    return format_info(p.weights->format).scheme != Scheme::Dense;
   });
+  if (quantised) {
+    pool_.run(n, [&](int i, int) {
+      const auto row = static_cast<size_t>(i);
+      kernels_.quantise(x + row * a.dense_stride, inputs, &b_.codes[row * a.codes_stride]);
+    });
+  }
   return a;
 }
 
@@ -394,7 +344,7 @@ void Decoder::output(const RowBatch& rows, float* logits) {
 void Decoder::forward(const RowBatch& rows, float* logits) {
   const std::lock_guard lock(mutex_);
   if (embed_ == nullptr) throw ConfigError("the model is not loaded");
-  check(rows);
+  check_rows(rows, config_);
   const PinnedHere pinned(cores_.empty() ? cores_ : std::vector<int>{cores_.front()});
   reserve(rows);
   embed(rows);

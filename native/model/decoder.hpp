@@ -8,26 +8,11 @@
 #include "kernels/kernels.hpp"
 #include "model/config.hpp"
 #include "model/kv_memory.hpp"
+#include "model/rows.hpp"
 #include "model/weight_store.hpp"
 #include "runtime/thread_pool.hpp"
 
 namespace sonoran {
-
-// See sonoran.backends.base.Rows for the meaning of the fields.
-struct RowBatch {
-  int n = 0;
-  const int32_t* tokens = nullptr;
-  const int32_t* positions = nullptr;
-  const int32_t* slots = nullptr;
-  const int32_t* sequences = nullptr;
-  const int32_t* trunk_lengths = nullptr;
-  const int32_t* wants_logits = nullptr;
-  const int32_t* block_tables = nullptr;
-  int num_sequences = 0;
-  int table_width = 0;
-  const int32_t* extra_offsets = nullptr;
-  const int32_t* extra_slots = nullptr;
-};
 
 class Decoder {
  public:
@@ -66,8 +51,7 @@ class Decoder {
   // Float buffers of a pass, one row each; widths are multiples of 16.
   struct Buffers {
     std::vector<float> x, normed, q, k, v, rotated, attended, gate, up, down, cosines, sines;
-    std::vector<Quantised256> k_codes;
-    std::vector<Quantised32> small_codes;
+    std::vector<Quantised> codes;
   };
   struct Scratch {
     std::vector<float> scores, head;
@@ -76,7 +60,6 @@ class Decoder {
 
   const Matrix* require(const std::string& name, int outputs, int inputs) const;
   const float* require_vector(const std::string& name, int n) const;
-  void check(const RowBatch& rows) const;
   void reserve(const RowBatch& rows);
   void embed(const RowBatch& rows);
   void rotations(const RowBatch& rows);

@@ -59,7 +59,7 @@ void put_scales(uint8_t* scales, Scheme scheme, int lane, const FileBlock& block
       break;
     case Scheme::KMin:
       for (int j = 0; j < 8; ++j) scales[16 * j + lane] = block.sc[j];
-      for (int j = 0; j < 8; ++j) scales[128 + 32 * (j / 2) + 2 * lane + j % 2] = block.mn[j];
+      for (int j = 0; j < 8; ++j) scales[128 + 16 * j + lane] = block.mn[j];
       write_u16(scales + 256 + 2 * lane, block.d);
       write_u16(scales + 288 + 2 * lane, block.m);
       break;
@@ -127,7 +127,7 @@ void decode_chunk(const Matrix& m, const FormatInfo& info, const uint8_t* block,
       break;
     case Scheme::KMin:
       scale[0] = scale[1] = half_at(256) * static_cast<float>(scales[16 * j + lane]);
-      low = -half_at(288) * static_cast<float>(scales[128 + 32 * (j / 2) + 2 * lane + j % 2]);
+      low = -half_at(288) * static_cast<float>(scales[128 + 16 * j + lane]);
       break;
     case Scheme::KOffset:
       for (int h = 0; h < 2; ++h) {

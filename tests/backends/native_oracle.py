@@ -13,7 +13,8 @@ from sonoran.backends.reference import ReferenceBackend
 from sonoran.types import FloatArray
 from sonoran.weights.source import ModelFile
 from sonoran.weights.tensors import TensorInfo
-from tests.native.packing import DENSE, SUPER, decode
+from tests.native.activations import GROUP
+from tests.native.packing import DENSE, decode
 
 BLOCK_SIZE = 16
 BLOCKS = 12
@@ -23,15 +24,13 @@ TABLE = np.array([[9, 2, 5, 1, 0, 3]], np.int32)
 class Oracle(ReferenceBackend):
     """The reference on exactly the weights that the native backend holds, with its rounding of activations.
 
-    Products with K formats round per 256 inputs, other quantised formats per 32, dense ones not at all.
+    Products with quantised weights round per 32 inputs, dense ones not at all.
     """
 
     def __init__(self, model_file: ModelFile, quantize: Quantize | None = None) -> None:
         matrices = {name: info for name, info in model_file.tensors.items() if len(info.shape) == 2}
         kinds = {name: packed_format(info, quantize) for name, info in matrices.items()}
-        self._groups = {
-            name: None if kind in DENSE else 256 if kind in SUPER else 32 for name, kind in kinds.items()
-        }
+        self._groups = {name: None if kind in DENSE else GROUP for name, kind in kinds.items()}
         packed = {name: _packed(info, kinds[name]) for name, info in matrices.items()}
         held = dataclasses.replace(model_file, tensors=dict(model_file.tensors) | packed)
         super().__init__(held, BLOCKS, BLOCK_SIZE, batched=True, fp16_cache=True)

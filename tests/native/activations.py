@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.native.packing import DENSE, exact, group_of
+from tests.native.packing import DENSE, exact
+
+GROUP = 32  # inputs that share an activation scale
 
 
 def quantise(x: np.ndarray, group: int) -> tuple[np.ndarray, np.ndarray]:
@@ -27,10 +29,10 @@ def product(kind: str, rows: np.ndarray, x: np.ndarray) -> tuple[np.ndarray, np.
     """``x W^T`` in float64, and the float32 rounding error that summing it group by group may make.
 
     A group is what has one activation scale: its dot product is exact in integers, so only the conversion,
-    the scaling and one addition (two with a minimum) per group round.
+    the scaling and one addition (two with a minimum) per group round, and the K formats' super-scale.
     """
     weights = exact(kind, rows).astype(np.float64)
-    group = 1 if kind in DENSE else group_of(kind)
+    group = 1 if kind in DENSE else GROUP
     inputs = x.astype(np.float64) if kind in DENSE else rounded(x, group)
     groups = inputs.shape[1] // group
     largest = np.abs(inputs) @ np.abs(weights).T
