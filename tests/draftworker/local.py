@@ -13,7 +13,7 @@ from sonoran.draftworker.model import DraftModel
 from sonoran.draftworker.settings import SpeculationSettings
 from sonoran.draftworker.speculator import Speculator
 from sonoran.engine.drafters.base import DraftRequest
-from sonoran.engine.kv import KVMemory
+from sonoran.kv.memory import KVMemory
 from sonoran.sampling.params import SamplingParams
 from sonoran.sampling.proposals import Speculation
 from tests.toy_backend import ToyBackend

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from sonoran.backends.native import NativeBackend
 from sonoran.draftworker.model import DraftModel
 from sonoran.draftworker.options import WorkerOptions
-from sonoran.engine.kv import KVMemory
+from sonoran.kv.memory import KVMemory
 from sonoran.tokenization.tokenizer import Tokenizer
 from sonoran.weights.source import open_model, resolve_model
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sonoran.backends.base import Backend
-from sonoran.engine.kv import KVMemory
+from sonoran.kv.memory import KVMemory
 
 
 @dataclass(slots=True)

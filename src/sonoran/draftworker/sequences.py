@@ -9,8 +9,8 @@ import numpy as np
 from sonoran.drafting.ngram import NgramDrafter
 from sonoran.drafting.saguaro import saguaro_sample
 from sonoran.draftworker.messages import Item, Prefill
-from sonoran.engine.kv import BlockTable
 from sonoran.errors import ConfigError
+from sonoran.kv.memory import BlockTable
 from sonoran.sampling.drafts import draft_sample
 from sonoran.sampling.params import SamplingParams, VerificationRule
 from sonoran.sampling.proposals import EMPTY, Law, Speculation

@@ -9,12 +9,12 @@ from typing import Any
 from sonoran.backends.base import Backend
 from sonoran.engine.drafters.base import Drafter
 from sonoran.engine.intake import Intake, Limits, TextTokens
-from sonoran.engine.kv import KVMemory
 from sonoran.engine.round import RoundResult, draft_request, run_round
 from sonoran.engine.scheduler import Scheduler, Work
 from sonoran.engine.sequence import Request, Sequence
 from sonoran.engine.stats import EngineStats
 from sonoran.errors import ConfigError, SonoranError
+from sonoran.kv.memory import KVMemory
 from sonoran.sampling.params import SamplingParams, VerificationRule
 from sonoran.sampling.proposals import Speculation
 from sonoran.sampling.verification import Verified

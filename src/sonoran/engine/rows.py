@@ -7,15 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from sonoran.backends.base import Backend, Rows
-from sonoran.types import FloatArray, IntArray
-
-
-def stack_tables(tables: Sequence[Sequence[int]]) -> IntArray:
-    """Return block tables of different lengths as one array ``[sequences, longest]``, filled up with -1."""
-    stacked = np.full((len(tables), max(map(len, tables), default=0)), -1, np.int32)
-    for row, table in enumerate(tables):
-        stacked[row, : len(table)] = table
-    return stacked
+from sonoran.drafting import layout
+from sonoran.drafting.layout import TrunkPart
+from sonoran.types import FloatArray
 
 
 def trunk_rows(
@@ -26,23 +20,8 @@ def trunk_rows(
     ``spans[i]`` is ``(token ids, position of the first, number of last rows that want logits)`` of the
     sequence with block table ``tables[i]``, whose blocks exist already. Rows are in the order of the spans.
     """
-    tokens: list[int] = []
-    positions: list[int] = []
-    sequences: list[int] = []
-    wants: list[int] = []
-    for index, (ids, start, wanted) in enumerate(spans):
-        tokens += ids
-        positions += range(start, start + len(ids))
-        sequences += [index] * len(ids)
-        wants += [0] * (len(ids) - wanted) + [1] * wanted
-    return Rows.trunk(
-        np.array(tokens, np.int32),
-        np.array(positions, np.int32),
-        np.array(sequences, np.int32),
-        stack_tables(tables),
-        block_size,
-        np.array(wants, np.int32),
-    )
+    parts = [TrunkPart(*span, table) for span, table in zip(spans, tables, strict=True)]
+    return layout.trunk_rows(parts, block_size)
 
 
 def forward_in_passes(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from sonoran.engine.kv import BlockTable
 from sonoran.engine.stats import SequenceStats
 from sonoran.errors import SonoranError
+from sonoran.kv.memory import BlockTable
 from sonoran.sampling.params import SamplingParams
 from sonoran.sampling.stops import StopChecker
 from sonoran.types import FinishReason, Outcome, TokenLogprob

@@ -8,8 +8,8 @@ from typing import Any
 
 from sonoran.backends.base import Backend
 from sonoran.engine.drafters.base import DraftRequest
-from sonoran.engine.kv import BlockTable, KVMemory
 from sonoran.engine.rows import forward_in_passes
+from sonoran.kv.memory import BlockTable, KVMemory
 from sonoran.sampling.drafts import draft_sample
 from sonoran.sampling.proposals import EMPTY, Law, Speculation
 from sonoran.types import FloatArray

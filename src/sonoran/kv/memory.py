@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from sonoran.backends.base import Backend
-from sonoran.engine.blocks import ROOT, BlockPool, block_key
+from sonoran.kv.blocks import ROOT, BlockPool, block_key
 
 
 @dataclass(slots=True)

@@ -10,8 +10,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from sonoran.engine.blocks import ROOT, BlockPool, block_key
-from sonoran.engine.kv import BlockTable, KVMemory
+from sonoran.kv.blocks import ROOT, BlockPool, block_key
+from sonoran.kv.memory import BlockTable, KVMemory
 
 SIZE = 3
 
