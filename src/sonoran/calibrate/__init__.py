@@ -1,0 +1,1 @@
+"""What is fastest here: measure (``measure``), predict (``predict``) and choose (``choose``) from a ``profile``."""

@@ -16,7 +16,7 @@ from sonoran.theory.speedup import batch_speedup, sd_speedup
 def predict(plan: RoundPlan, costs: Costs, behaviour: Behaviour) -> RoundResult:
     """Return long-run averages of a plan. Raises PlanError."""
     if plan.mode == "ar":
-        return _autoregressive(plan, costs)
+        return autoregressive(plan, costs)
     if plan.mode == "sd":
         tokens = tokens_from_lengths(behaviour.synchronous_lengths(plan.num_speculative_tokens))
         return synchronous(plan, costs, tokens)
@@ -32,6 +32,13 @@ def predict(plan: RoundPlan, costs: Costs, behaviour: Behaviour) -> RoundResult:
         tokens_hit=tokens_from_lengths(behaviour.lengths("primary", k)),
         tokens_miss=tokens_from_lengths(behaviour.lengths(backup, kept)),
     )
+
+
+def autoregressive(plan: RoundPlan, costs: Costs) -> RoundResult:
+    """AR: a pass and the work after it per token."""
+    verify = costs.verify_ms(plan.batch)
+    total = verify + costs.after_pass_ms(plan.batch)
+    return RoundResult("ar", 1e3 * plan.batch / total, 1.0, total, verify, 0.0, 0)
 
 
 def synchronous(plan: RoundPlan, costs: Costs, tokens: float) -> RoundResult:
@@ -89,9 +96,3 @@ def speculative(
         tokens_miss=tokens_miss,
         draft_round_ms=build,
     )
-
-
-def _autoregressive(plan: RoundPlan, costs: Costs) -> RoundResult:
-    verify = costs.verify_ms(plan.batch)
-    total = verify + costs.after_pass_ms(plan.batch)
-    return RoundResult("ar", 1e3 * plan.batch / total, 1.0, total, verify, 0.0, 0)

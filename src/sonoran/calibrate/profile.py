@@ -1,0 +1,186 @@
+"""The profile: everything that was measured of a pair of models on a machine, versioned plain data.
+
+Times are milliseconds. A profile belongs to its key: other models, another machine or other precisions are
+another profile.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+import msgspec
+
+from sonoran.calibrate.traces import Acceptance
+from sonoran.errors import PlanError
+from sonoran.simulate.curves import LatencyCurve
+
+VERSION = 1
+NOISY_SPREAD = 0.15
+"""Above this median spread (interquartile range / median) of passes, measurements are not to be trusted."""
+
+Role = Literal["target", "draft"]
+Cores = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelKey:
+    """A model as it runs: name for people, size of the file in bytes, precision, restricted vocabulary."""
+
+    name: str
+    file_bytes: int
+    quantize: str | None = None
+    draft_vocab: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MachineKey:
+    """Processor, kernels in use, and the cores that may be used."""
+
+    processor: str
+    kernels: str
+    cores: Cores
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileKey:
+    """What a profile is about; its digest is the name of its file."""
+
+    target: ModelKey
+    draft: ModelKey | None
+    machine: MachineKey
+
+    @property
+    def digest(self) -> str:
+        """Return 16 hexadecimal digits that depend on every field, and on the version of the format."""
+        text = json.dumps([VERSION, asdict(self)], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Median of ``count`` measurements; ``spread`` is their interquartile range / median."""
+
+    ms: float
+    spread: float = 0.0
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.ms) and self.ms >= 0.0 and self.spread >= 0.0 and self.count >= 1):
+            raise PlanError(f"a timing needs ms >= 0, spread >= 0 and count >= 1, got {self!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class PassPoint:
+    """Time of a pass of ``rows`` rows."""
+
+    rows: int
+    time: Timing
+
+
+@dataclass(frozen=True, slots=True)
+class PassCurve:
+    """Passes of one model on some cores behind ``context`` tokens.
+
+    ``beside`` names the cores on which the other model worked meanwhile; None: nothing did.
+    """
+
+    role: Role
+    cores: Cores
+    context: int
+    points: tuple[PassPoint, ...]
+    beside: Cores | None = None
+
+    def __post_init__(self) -> None:
+        if not self.points or not self.cores or self.context < 1:
+            raise PlanError(f"a curve needs points, cores and a context of at least 1 token, got {self!r}")
+
+    @property
+    def curve(self) -> LatencyCurve:
+        """Return ms by rows."""
+        return LatencyCurve(tuple((point.rows, point.time.ms) for point in self.points))
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingTime:
+    """What one temperature costs: verifying a row, drawing a draft token, predicting one sequence's outcomes."""
+
+    temperature: float
+    row: Timing
+    token: Timing
+    guess: Timing
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Measurements of one key. ``quick`` marks a measurement of a second or two. Raises PlanError."""
+
+    key: ProfileKey
+    created: str  # date and time, ISO 8601
+    passes: tuple[PassCurve, ...]
+    acceptance: tuple[Acceptance, ...] = ()
+    sampling: tuple[SamplingTime, ...] = ()
+    message: Timing = field(default_factory=lambda: Timing(0.0))
+    host_ms: float = 0.0  # per round of the engine, beyond passes and sampling
+    elapsed_s: float = 0.0
+    quick: bool = False
+    prompts: str = ""
+    version: int = VERSION
+
+    def __post_init__(self) -> None:
+        if self.version != VERSION:
+            raise PlanError(
+                f"the profile has version {self.version}, this program reads {VERSION}; calibrate again"
+            )
+        if not any(curve.role == "target" and curve.beside is None for curve in self.passes):
+            raise PlanError("a profile needs passes of the target with nothing beside them")
+
+    @property
+    def spread(self) -> float:
+        """Return the median spread of all passes."""
+        spreads = sorted(point.time.spread for curve in self.passes for point in curve.points)
+        return spreads[len(spreads) // 2]
+
+    @property
+    def noisy(self) -> bool:
+        """Whether the machine was too busy for its numbers to mean much."""
+        return self.spread > NOISY_SPREAD
+
+    @property
+    def verdict(self) -> str:
+        """Return one sentence about how far the numbers can be trusted."""
+        if self.noisy:
+            return (
+                f"too noisy: the same pass varies by {self.spread:.0%} (more than {NOISY_SPREAD:.0%}); "
+                "stop other work on this machine and calibrate again"
+            )
+        return f"steady: the same pass varies by {self.spread:.1%}"
+
+    def to_json(self) -> bytes:
+        """Return the file's bytes."""
+        return msgspec.json.format(msgspec.json.encode(self), indent=1)
+
+    @staticmethod
+    def from_json(data: bytes) -> Profile:
+        """Read ``to_json``. Raises PlanError for what is not a profile, naming the place."""
+        try:
+            return msgspec.json.decode(data, type=Profile)
+        except msgspec.MsgspecError as error:
+            raise PlanError(f"not a profile of version {VERSION}: {error}") from error
+
+    def summary(self) -> dict[str, Any]:
+        """Return what a reader wants to know first."""
+        return {
+            "key": asdict(self.key),
+            "digest": self.key.digest,
+            "created": self.created,
+            "quick": self.quick,
+            "elapsed_s": self.elapsed_s,
+            "spread": self.spread,
+            "noisy": self.noisy,
+            "verdict": self.verdict,
+            "prompts": self.prompts,
+        }
