@@ -126,8 +126,11 @@ def serving(
 
 
 @contextmanager
-def scripted(address: str, reply: Callable[[Any], list[bytes]]) -> Iterator[list[Any]]:
+def scripted(
+    address: str, reply: Callable[[Any], list[bytes]], welcome: Welcome | None = None
+) -> Iterator[list[Any]]:
     """A worker that welcomes everybody and answers everything else with what ``reply`` returns."""
+    welcome = welcome or Welcome(PROTOCOL_VERSION, FINGERPRINT, "scripted", CONTEXT, BEAT)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     sock = worker_socket(context, address, None)
     heard: list[Any] = []
@@ -143,7 +146,6 @@ def scripted(address: str, reply: Callable[[Any], list[bytes]]) -> Iterator[list
             message = decode_to_worker(data)
             heard.append(message)
             if isinstance(message, Hello):
-                welcome = Welcome(PROTOCOL_VERSION, FINGERPRINT, "scripted", CONTEXT, BEAT)
                 sock.send_multipart([identity, encode(welcome)])
                 continue
             for answer in reply(message):

@@ -50,7 +50,7 @@ class WorkerClient:
         patience = place.patience_s if isinstance(place, Remote) else _LOCAL_PATIENCE_S
         self._connection = Connection(hello, self._link, patience)
         self._lock = threading.Lock()
-        self._no_session_since = time.monotonic()
+        self._last_session = time.monotonic()
         self._round = 0
         self._unfreed: set[int] = set()
         self._settled, self._closing = threading.Event(), threading.Event()
@@ -115,10 +115,11 @@ class WorkerClient:
         """Announce a sequence; False when the worker cannot be told now. Raises WorkerError if it is too long."""
         with self._lock:
             now = time.monotonic()
-            # A name that is used again must not be freed afterwards.
             self._send_freed(now)
-            self._unfreed.discard(message.sequence)
-            return self._connection.send(message, now)
+            sent = self._connection.send(message, now)
+            if sent:  # a name that is used again must not be freed afterwards
+                self._unfreed.discard(message.sequence)
+            return sent
 
     def free(self, sequences: Iterable[int]) -> None:
         """Have the worker forget sequences, now or when it is back."""
@@ -229,7 +230,7 @@ class WorkerClient:
             return
         connection = self._connection
         due = connection.state == "down" and now >= connection.retry_at
-        error = self._keeper.look(now - self._no_session_since, due)
+        error = self._keeper.look(now, self._last_session, due)
         if error is not None:
             with self._lock:
                 connection.lose(error, now)
@@ -244,5 +245,5 @@ class WorkerClient:
         if connection.epoch != epoch:
             self._unfreed.clear()
         if connection.state == "up":
-            self._no_session_since = now
+            self._last_session = now
             self._send_freed(now)

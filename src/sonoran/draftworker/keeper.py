@@ -34,6 +34,7 @@ class Keeper:
         self._place = place
         self.worker: LocalWorker | None = None
         self.starts = 0
+        self._ready_since: float | None = None
 
     @property
     def ready(self) -> bool:
@@ -45,24 +46,21 @@ class Keeper:
         """Whether its process runs (it may be stopped)."""
         return self.worker is not None and self.worker.alive
 
-    def look(self, no_session_s: float, may_start: bool) -> SonoranError | None:
+    def look(self, now: float, last_session: float, may_start: bool) -> SonoranError | None:
         """Look after the process; return why it ended, once.
 
-        ``no_session_s`` is for how long nobody could talk to it. Raises WorkerError when none can be started.
+        ``last_session`` is when somebody could talk to it last. Raises WorkerError when none can be started.
         """
         if self.worker is not None:
-            error: SonoranError | None = None
-            if not self.worker.alive:
-                error = self.worker.failure()
-            elif self.worker.ready and no_session_s > self._place.hung_after_s:
-                error = WorkerError(
-                    f"the draft worker hangs: no session for {no_session_s:.0f} s; it is replaced"
-                )
+            if self.worker.ready and self._ready_since is None:
+                self._ready_since = now
+            error = self._why_it_goes(self.worker, now, last_session)
             if error is not None:
                 self.stop()
             return error
         if may_start:
             self.starts += 1
+            self._ready_since = None
             self.worker = LocalWorker(
                 self._place.options, command=self._place.command, heartbeat_s=self._place.heartbeat_s
             )
@@ -73,3 +71,13 @@ class Keeper:
         if self.worker is not None:
             self.worker.stop()
             self.worker = None
+
+    def _why_it_goes(self, worker: LocalWorker, now: float, last_session: float) -> SonoranError | None:
+        if not worker.alive:
+            return worker.failure()
+        if (
+            self._ready_since is None
+            or now - max(last_session, self._ready_since) <= self._place.hung_after_s
+        ):
+            return None
+        return WorkerError("the draft worker hangs, so that it is replaced")
