@@ -73,18 +73,16 @@ void quantise(const float* x, int n, Quantised* out) {
   for (int g = 0; g < n / 32; ++g, ++out, x += 32) {
     const Vec::F a = Vec::load(x);
     const Vec::F b = Vec::load(x + 16);
-    const float top = reduce_max(Vec::max(Vec::abs(a), Vec::abs(b)));
-    // 0 x is NaN for values that are not finite; max() alone would lose a NaN.
-    const float poison = reduce_add(Vec::fma(b, Vec::zero(), Vec::mul(a, Vec::zero())));
+    const float top = Vec::largest_magnitude(a, b);
     const Vec::F inverse = Vec::set(top > 0.0f ? 127.0f / top : 0.0f);
-    Vec::store_s8(out->codes, Vec::to_int(Vec::mul(a, inverse)));
-    Vec::store_s8(out->codes + 16, Vec::to_int(Vec::mul(b, inverse)));
-    int32_t sums[2] = {0, 0};
-    for (int i = 0; i < 32; ++i) sums[i / 16] -= out->codes[i];
-    out->negative_sums[0] = sums[0];
-    out->negative_sums[1] = sums[1];
-    out->negative_sum = sums[0] + sums[1];
-    out->scale = top / 127.0f + poison;
+    const Vec::I first = Vec::to_int(Vec::mul(a, inverse));
+    const Vec::I second = Vec::to_int(Vec::mul(b, inverse));
+    Vec::store_s8(out->codes, first);
+    Vec::store_s8(out->codes + 16, second);
+    out->negative_sums[0] = -Vec::sum(first);
+    out->negative_sums[1] = -Vec::sum(second);
+    out->negative_sum = out->negative_sums[0] + out->negative_sums[1];
+    out->scale = top / 127.0f;
     out->scaled_sum = -out->scale * static_cast<float>(out->negative_sum);
   }
 }

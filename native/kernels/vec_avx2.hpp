@@ -55,6 +55,25 @@ struct Vec {
   }
   static F scale_by_power(F x, I n) { return mul(x, {power(n.a), power(n.b)}); }
 
+  // The largest magnitude in x and y, compared as bits, so that a NaN counts as larger than everything.
+  static float largest_magnitude(F x, F y) {
+    const __m256i mask = _mm256_set1_epi32(0x7fffffff);
+    const auto bits = [&](__m256 v) { return _mm256_and_si256(_mm256_castps_si256(v), mask); };
+    const __m256i m =
+        _mm256_max_epi32(_mm256_max_epi32(bits(x.a), bits(x.b)), _mm256_max_epi32(bits(y.a), bits(y.b)));
+    __m128i r = _mm_max_epi32(_mm256_castsi256_si128(m), _mm256_extracti128_si256(m, 1));
+    r = _mm_max_epi32(r, _mm_shuffle_epi32(r, 0x4e));
+    r = _mm_max_epi32(r, _mm_shuffle_epi32(r, 0xb1));
+    return _mm_cvtss_f32(_mm_castsi128_ps(r));
+  }
+  static int32_t sum(I x) {
+    const __m256i m = _mm256_add_epi32(x.a, x.b);
+    __m128i r = _mm_add_epi32(_mm256_castsi256_si128(m), _mm256_extracti128_si256(m, 1));
+    r = _mm_add_epi32(r, _mm_shuffle_epi32(r, 0x4e));
+    r = _mm_add_epi32(r, _mm_shuffle_epi32(r, 0xb1));
+    return _mm_cvtsi128_si32(r);
+  }
+
   static I izero() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
   static I iset(int32_t v) { return {_mm256_set1_epi32(v), _mm256_set1_epi32(v)}; }
   static I iadd(I x, I y) { return {_mm256_add_epi32(x.a, y.a), _mm256_add_epi32(x.b, y.b)}; }

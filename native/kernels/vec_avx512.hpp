@@ -45,6 +45,16 @@ struct Vec {
         a, _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(n, _mm512_set1_epi32(127)), 23)));
   }
 
+  // The largest magnitude in a and b, compared as bits, so that a NaN counts as larger than everything.
+  static float largest_magnitude(F a, F b) {
+    const __m512i mask = _mm512_set1_epi32(0x7fffffff);
+    const __m512i x = _mm512_and_si512(_mm512_castps_si512(a), mask);
+    const __m512i y = _mm512_and_si512(_mm512_castps_si512(b), mask);
+    return _mm_cvtss_f32(
+        _mm_castsi128_ps(_mm_cvtsi32_si128(_mm512_reduce_max_epi32(_mm512_max_epi32(x, y)))));
+  }
+  static int32_t sum(I a) { return _mm512_reduce_add_epi32(a); }
+
   static I izero() { return _mm512_setzero_si512(); }
   static I iset(int32_t v) { return _mm512_set1_epi32(v); }
   static I iadd(I a, I b) { return _mm512_add_epi32(a, b); }

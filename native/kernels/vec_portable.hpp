@@ -2,9 +2,11 @@
 // else.
 #pragma once
 
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <initializer_list>
 
 #include "core/half.hpp"
 
@@ -85,6 +87,23 @@ struct Vec {
   }
   static F scale_by_power(F x, I n) {
     return map<F>([&](int i) { return x.v[i] * std::ldexp(1.0f, n.v[i]); });
+  }
+
+  // The largest magnitude in x and y, compared as bits, so that a NaN counts as larger than everything.
+  static float largest_magnitude(F x, F y) {
+    uint32_t largest = 0;
+    for (int i = 0; i < 16; ++i) {
+      for (const float v : {x.v[i], y.v[i]}) {
+        const uint32_t bits = std::bit_cast<uint32_t>(v) & 0x7fffffffu;
+        largest = bits > largest ? bits : largest;
+      }
+    }
+    return std::bit_cast<float>(largest);
+  }
+  static int32_t sum(I x) {
+    int32_t total = 0;
+    for (const int32_t v : x.v) total += v;
+    return total;
   }
 
   static I izero() { return iset(0); }
