@@ -41,8 +41,8 @@ def curve(role, cores, first, slope, *, beside=None, context=256, spread=0.01):
 
 def key(cores=(0, 1), draft="draft"):
     return ProfileKey(
-        ModelKey("target", 1000),
-        ModelKey(draft, 300) if draft else None,
+        ModelKey("target", 1000, 1_500_000_000),
+        ModelKey(draft, 300, 500_000_000) if draft else None,
         MachineKey("a processor", "avx512vnni", cores),
     )
 
@@ -80,7 +80,7 @@ def profile(
         laws if laws is not None else (acceptance(rate),),
         sampling,
         Timing(message),
-        host_ms=0.2,
+        host=Timing(0.2),
         elapsed_s=12.0,
         prompts="made up",
     )

@@ -79,7 +79,7 @@ def costs_for(profile: Profile, placement: Placement, workload: Workload) -> Cos
         target_beside=curve("target", placement.target_cores, where) if split else None,
         draft_beside=curve("draft", where, placement.target_cores) if split else None,
         message_ms=profile.message.ms if split else 0.0,
-        host_ms=profile.host_ms,
+        host_ms=profile.host.ms,
         row_ms=sampling.row.ms if sampling else 0.0,
         token_ms=sampling.token.ms if sampling else 0.0,
         guess_ms=sampling.guess.ms if sampling else 0.0,

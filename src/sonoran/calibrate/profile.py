@@ -9,6 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import statistics
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -28,10 +30,11 @@ Cores = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class ModelKey:
-    """A model as it runs: name for people, size of the file in bytes, precision, restricted vocabulary."""
+    """A model as it runs: name for people, bytes and parameters of the file, precision, restricted vocabulary."""
 
     name: str
     file_bytes: int
+    parameters: int
     quantize: str | None = None
     draft_vocab: int | None = None
 
@@ -71,6 +74,17 @@ class Timing:
     def __post_init__(self) -> None:
         if not (math.isfinite(self.ms) and self.ms >= 0.0 and self.spread >= 0.0 and self.count >= 1):
             raise PlanError(f"a timing needs ms >= 0, spread >= 0 and count >= 1, got {self!r}")
+
+    @classmethod
+    def of(cls, milliseconds: Sequence[float]) -> Timing:
+        """Summarise at least one measurement. Raises PlanError for none."""
+        if not milliseconds:
+            raise PlanError("nothing was measured")
+        median, spread = statistics.median(milliseconds), 0.0
+        if len(milliseconds) > 1 and median > 0.0:
+            first, _, third = statistics.quantiles(milliseconds, n=4, method="inclusive")
+            spread = (third - first) / median
+        return cls(median, spread, len(milliseconds))
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +129,23 @@ class SamplingTime:
 
 
 @dataclass(frozen=True, slots=True)
+class Verified:
+    """A configuration that was run after it had been predicted; tokens per second of the whole batch."""
+
+    label: str
+    predicted: float
+    measured: float
+    spread: float
+    batch: int
+    temperature: float
+
+    @property
+    def error(self) -> float:
+        """Return predicted / measured - 1."""
+        return self.predicted / self.measured - 1.0
+
+
+@dataclass(frozen=True, slots=True)
 class Profile:
     """Measurements of one key. ``quick`` marks a measurement of a second or two. Raises PlanError."""
 
@@ -124,7 +155,8 @@ class Profile:
     acceptance: tuple[Acceptance, ...] = ()
     sampling: tuple[SamplingTime, ...] = ()
     message: Timing = field(default_factory=lambda: Timing(0.0))
-    host_ms: float = 0.0  # per round of the engine, beyond passes and sampling
+    host: Timing = field(default_factory=lambda: Timing(0.0))  # per round, beyond passes and sampling
+    verified: tuple[Verified, ...] = ()
     elapsed_s: float = 0.0
     quick: bool = False
     prompts: str = ""

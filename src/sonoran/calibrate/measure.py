@@ -1,0 +1,208 @@
+"""One calibration: load, read along, time passes, within a budget of seconds; the result is a profile."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Protocol
+
+from sonoran.backends.base import Backend
+from sonoran.calibrate.overheads import measure_host, measure_message
+from sonoran.calibrate.profile import Cores, PassCurve, Profile, ProfileKey, Role, SamplingTime, Timing
+from sonoran.calibrate.reading import read_along
+from sonoran.calibrate.timing import Clock, Progress, TimedModel, blocks_needed, measure_passes
+from sonoran.calibrate.traces import Acceptance
+from sonoran.engine.intake import TextTokens
+from sonoran.errors import ConfigError
+
+BLOCK_SIZE = 16
+READING_SHARE = 0.4
+"""Of the time that is left after loading; the rest goes to passes."""
+
+MIN_BUDGET_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How much is measured. ``rows`` and ``contexts`` of passes; texts that are generated to read along."""
+
+    seconds: float = 120.0
+    rows: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32)
+    contexts: tuple[int, ...] = (128, 1024)
+    temperatures: tuple[float, ...] = (0.0, 1.0)
+    max_tokens: int = 160  # of each text
+    max_prompt: int = 192  # tokens of a prompt that are kept, its last ones
+    quick: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.seconds >= MIN_BUDGET_S:
+            raise ConfigError(f"the budget must be at least {MIN_BUDGET_S:g} s, got {self.seconds:g}")
+        if not self.rows or not self.contexts or min(*self.rows, *self.contexts) < 1:
+            raise ConfigError("calibration needs row counts and contexts of at least 1")
+        if not self.temperatures or min(self.temperatures) < 0.0:
+            raise ConfigError(f"temperatures must be >= 0, got {list(self.temperatures)}")
+
+
+def quick_settings(seconds: float = 2.0, temperature: float = 0.0) -> Settings:
+    """Return settings for a first guess: few rows, a short context, short texts."""
+    return Settings(seconds, (1, 2, 4, 8), (128,), (temperature,), max_tokens=24, max_prompt=64, quick=True)
+
+
+class Loader(Protocol):
+    """Loads a model of the pair onto cores, with KV memory for ``num_blocks`` blocks of ``BLOCK_SIZE``."""
+
+    def __call__(self, role: Role, cores: Cores, num_blocks: int) -> Backend: ...
+
+
+def core_splits(cores: Cores) -> list[tuple[Cores, Cores]]:
+    """Return splits of the cores worth measuring, (target's, draft's): the draft has 1, a quarter, half of them."""
+    sizes = sorted({1, len(cores) // 4, len(cores) // 2} - {0})
+    return [(cores[:-n], cores[-n:]) for n in sizes if n < len(cores)]
+
+
+def measure(
+    key: ProfileKey,
+    load: Loader,
+    tokenizer: TextTokens,
+    prompts: Sequence[Sequence[int]],
+    settings: Settings | None = None,
+    *,
+    prompts_name: str = "",
+    clock: Clock = time.perf_counter,
+    progress: Progress | None = None,
+) -> Profile:
+    """Measure everything that a profile holds. Raises ConfigError, ModelError.
+
+    One placement is in memory at a time. Loading counts towards the budget; when it takes it all, the least that
+    makes sense is measured all the same.
+    """
+    wanted = settings or Settings()
+    cores, draft = key.machine.cores, key.draft is not None
+    splits = core_splits(cores) if draft else []
+    kept = [list(prompt)[-wanted.max_prompt :] for prompt in prompts]
+    if draft and not kept:
+        raise ConfigError("calibration needs at least one prompt")
+    begin = clock()
+    tell = _Telling(progress, wanted.seconds, begin, clock)
+    passes: list[PassCurve] = []
+    acceptance: list[Acceptance] = []
+    sampling: list[SamplingTime] = []
+    stages = 1 + 2 * len(splits)
+    with ExitStack() as stack:
+        models = _load(load, cores, cores, draft, kept, wanted, stack, tell)
+        if draft:
+            left = max(0.0, wanted.seconds - (clock() - begin) * stages) * READING_SHARE
+            for temperature in wanted.temperatures:
+                reading = read_along(
+                    models["target"][0].backend,
+                    models["draft"][0].backend,
+                    kept,
+                    temperature=temperature,
+                    eos_ids=tokenizer.eos_ids,
+                    max_tokens=wanted.max_tokens,
+                    seconds=left / len(wanted.temperatures),
+                    clock=clock,
+                    progress=tell.stage(f"acceptance at temperature {temperature:g}"),
+                )
+                acceptance += reading.acceptance
+                sampling.append(reading.sampling)
+            # Reading has overwritten memory; positions that timing reads must be finite all the same.
+            models = {role: (_timed(model.backend, wanted), where) for role, (model, where) in models.items()}
+        share = max(0.0, wanted.seconds - (clock() - begin)) / stages
+        passes += _passes(models, wanted, False, share, clock, tell, f"cores {_text(cores)}")
+    for target_cores, draft_cores in splits:
+        with ExitStack() as stack:
+            models = _load(load, target_cores, draft_cores, True, kept, wanted, stack, tell)
+            done = 1 + 2 * splits.index((target_cores, draft_cores))
+            share = 2.0 * max(0.0, wanted.seconds - (clock() - begin)) / (stages - done)
+            where = f"cores {_text(target_cores)} | {_text(draft_cores)}"
+            passes += _passes(models, wanted, True, share, clock, tell, where)
+            config = models["target"][0].backend.config
+    if not splits:
+        config = models["target"][0].backend.config
+    host = measure_host(config, tokenizer, clock)
+    message = measure_message(clock=clock) if splits else Timing(0.0)
+    return Profile(
+        key,
+        datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        tuple(passes),
+        tuple(acceptance),
+        tuple(sampling),
+        message,
+        host,
+        elapsed_s=clock() - begin,
+        quick=wanted.quick,
+        prompts=prompts_name,
+    )
+
+
+Models = dict[Role, tuple[TimedModel, Cores]]
+
+
+class _Telling:
+    """Progress as a share of the budget's seconds; what runs over stays just below the end."""
+
+    def __init__(self, progress: Progress | None, seconds: float, begin: float, clock: Clock) -> None:
+        self._progress, self._seconds, self._begin, self._clock = progress, seconds, begin, clock
+
+    def say(self, what: str) -> None:
+        if self._progress is not None:
+            self._progress(what, min(0.99, (self._clock() - self._begin) / self._seconds))
+
+    def stage(self, what: str) -> Callable[[float], None]:
+        return lambda _: self.say(what)
+
+
+def _load(
+    load: Loader,
+    target_cores: Cores,
+    draft_cores: Cores,
+    draft: bool,
+    prompts: list[list[int]],
+    settings: Settings,
+    stack: ExitStack,
+    tell: _Telling,
+) -> Models:
+    blocks = blocks_needed(settings.contexts, max(settings.rows), BLOCK_SIZE)
+    texts = sum(-(-(len(prompt) + settings.max_tokens) // BLOCK_SIZE) for prompt in prompts)
+    models: Models = {}
+    for role, cores in (("target", target_cores), ("draft", draft_cores)):
+        if role == "draft" and not draft:
+            continue
+        tell.say(f"loading the {role} on cores {_text(cores)}")
+        which: Role = "target" if role == "target" else "draft"
+        backend = load(which, cores, max(blocks, texts))
+        stack.callback(backend.close)
+        models[which] = (_timed(backend, settings), cores)
+    return models
+
+
+def _timed(backend: Backend, settings: Settings) -> TimedModel:
+    return TimedModel(backend, settings.contexts, max(settings.rows))
+
+
+def _passes(
+    models: Models,
+    settings: Settings,
+    beside: bool,
+    seconds: float,
+    clock: Clock,
+    tell: _Telling,
+    where: str,
+) -> list[PassCurve]:
+    return measure_passes(
+        models,
+        rows=settings.rows,
+        contexts=settings.contexts,
+        beside=beside,
+        seconds=seconds,
+        clock=clock,
+        progress=tell.stage(f"passes on {where}"),
+    )
+
+
+def _text(cores: Cores) -> str:
+    return ",".join(map(str, cores))
