@@ -131,6 +131,32 @@ def test_work_is_abandoned_when_the_next_question_comes_and_begun_anew(address: 
         wait_until(lambda: workshop.speculators[0].steps > 100, "drafting goes on")
 
 
+def test_what_would_disturb_the_work_under_way_waits_for_its_end_or_the_next_question(address: str) -> None:
+    permits = threading.Semaphore(1)
+    workshop = Workshop(passes=3, permits=permits)
+    with serving(workshop.service, address), raw(address, hello(), prefill(1), prefill(2)) as client:
+        client.hear()
+        speculator = workshop.speculators[0]
+        wait_until(lambda: speculator.steps == 1, "the work has begun")
+        client.say(Free([1]), prefill(2, generation=2), prefill(3))
+        permits.release()
+        wait_until(lambda: speculator.steps == 2, "another pass ran")
+        assert sorted(speculator.sequences) == [1, 2], "nothing changes under the work"
+        permits.release()
+        # The work ends, and the new prompts are read by another one.
+        wait_until(lambda: sorted(speculator.sequences) == [2, 3], "it was done after the work")
+        assert speculator.generations[2] == 2
+        permits.release()
+        wait_until(lambda: speculator.steps == 4, "the next work has begun")
+        client.say(Free([2]))
+        permits.release()
+        client.say(Speculate(1, [item(3, sequence=2, generation=2), item(3, sequence=3)]))
+        permits.release(1000)
+        reply = client.hear()
+        assert isinstance(reply, Speculations)
+        assert [answer.known for answer in reply.answers] == [False, True]
+
+
 def test_idle_it_does_nothing(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     workshop = Workshop(passes=2)
     turns = 0

@@ -30,9 +30,9 @@ from sonoran.draftworker.messages import (
     ToWorker,
     Welcome,
 )
-from sonoran.draftworker.session import Service, Session, all_unknown
+from sonoran.draftworker.session import Service, Session, all_unknown, check_fit
 from sonoran.draftworker.transport import DEFAULT_HEARTBEAT_S, HIGH_WATER_MARK, remove_socket, worker_socket
-from sonoran.errors import CompatibilityError, SonoranError, WorkerError
+from sonoran.errors import SonoranError, WorkerError
 
 log = logging.getLogger(__name__)
 
@@ -137,6 +137,9 @@ class Server:
                 log.warning("client %s: %s", identity.hex(), error)
             self._send(identity, Refusal(str(error)))
             return
+        self._answer(identity, session, message)
+
+    def _answer(self, identity: bytes, session: Session | None, message: ToWorker) -> None:
         try:
             reply = self._dispatch(identity, session, message)
             if reply is not None:
@@ -157,30 +160,30 @@ class Server:
             return Refusal(HELLO_FIRST)
         if isinstance(message, Speculate):
             self._has_replied = True
-            return session.speculate(message)
-        if isinstance(message, Prefill):
-            session.prefill(message)
-        elif isinstance(message, Free):
-            session.free(message.sequences)
+            self._catch_up(identity, session)
+            return session.speculate(message) if identity in self._sessions else all_unknown(message)
+        if isinstance(message, Prefill | Free):
+            if session.suspended and len(session.postponed) < HIGH_WATER_MARK:
+                session.postponed.append(message)
+                return None
+            self._catch_up(identity, session)
+            session.apply(message)
         elif isinstance(message, Heartbeat):
             return message
         elif isinstance(message, StatsRequest):
-            return Stats({**session.stats(), "num_clients": len(self._sessions)})
+            return Stats({**session.speculator.stats(), "num_clients": len(self._sessions)})
         return None
+
+    def _catch_up(self, identity: bytes, session: Session) -> None:
+        """Abandon the work under way, and do what was postponed for its sake."""
+        session.abandon()
+        while session.postponed and identity in self._sessions:
+            self._answer(identity, session, session.postponed.popleft())
 
     def _welcome(self, identity: bytes, hello: Hello) -> ToClient:
         self._drop(identity, "it begins anew")
         service = self._service
-        if hello.version != PROTOCOL_VERSION:
-            raise CompatibilityError(
-                f"the draft worker speaks version {PROTOCOL_VERSION} of the protocol, the engine version "
-                f"{hello.version}; install the same version of sonoran on both sides"
-            )
-        if hello.fingerprint != service.fingerprint:
-            raise CompatibilityError(
-                f"the vocabulary of the target ({hello.fingerprint[:12]}) is not that of the draft worker's model "
-                f"{service.model} ({service.fingerprint[:12]}); choose a draft of the target's own family"
-            )
+        check_fit(hello, service)
         if len(self._sessions) >= MAX_CLIENTS:
             raise WorkerError(f"the draft worker has {MAX_CLIENTS} clients already, which is all it takes")
         self._sessions[identity] = Session(service.open(hello), time.monotonic())
@@ -196,6 +199,8 @@ class Server:
                 continue
             try:
                 session.step()
+                if not session.suspended:
+                    self._catch_up(identity, session)
             except Exception as error:
                 self._send(identity, Refusal(self._failed(identity, error)))
             if identity in self._sessions:

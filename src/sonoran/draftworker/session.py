@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from sonoran.draftworker.messages import Answer, Hello, Prefill, Speculate, Speculations
+from sonoran.draftworker.messages import (
+    PROTOCOL_VERSION,
+    Answer,
+    Free,
+    Hello,
+    Prefill,
+    Speculate,
+    Speculations,
+)
+from sonoran.errors import CompatibilityError
 
 _DONE = object()
 
 
 class SpeculatorLike(Protocol):
-    """What drafts for one client. Everything but ``work`` must come back soon."""
+    """What drafts for one client. Everything but ``work`` must come back soon.
+
+    ``prefill``, ``speculate``, ``free`` and ``close`` are never called while ``work`` is suspended between two
+    passes: it ends first, or is closed.
+    """
 
     def prefill(self, message: Prefill) -> None:
         """Start a sequence, or start it over; its tokens are read by ``work``."""
@@ -27,7 +41,7 @@ class SpeculatorLike(Protocol):
         ...
 
     def free(self, sequences: list[int]) -> None:
-        """Forget sequences; may be called while ``work`` is suspended."""
+        """Forget sequences."""
         ...
 
     def stats(self) -> dict[str, Any]:
@@ -50,60 +64,76 @@ class Service:
 
 
 class Session:
-    """A client that was welcomed. ``heard`` is when it last spoke, in seconds on the server's clock."""
+    """A client that was welcomed. ``heard`` is when it last spoke, in seconds on the server's clock.
+
+    What must not disturb the work under way is kept in ``postponed``, in order, for when it is done.
+    """
 
     def __init__(self, speculator: SpeculatorLike, now: float) -> None:
         self.heard = now
         self.told_of_nonsense = False
-        self._speculator = speculator
+        self.speculator = speculator
+        self.postponed: deque[Prefill | Free] = deque()
         self._work: Iterator[None] | None = None
-        self._has_news = False  # something came that the work under way may not have seen
+        self._has_news = False  # something to draft or read has come
+
+    @property
+    def suspended(self) -> bool:
+        """Whether there is work between two of its passes."""
+        return self._work is not None
 
     @property
     def working(self) -> bool:
         """Whether ``step`` has something to do."""
-        return self._work is not None or self._has_news
+        return self.suspended or self._has_news
 
-    def prefill(self, message: Prefill) -> None:
-        """Start a sequence; it is read by the steps that follow."""
-        self._speculator.prefill(message)
-        self._has_news = True
+    def apply(self, message: Prefill | Free) -> None:
+        """Start or forget sequences; not while work is suspended."""
+        if isinstance(message, Free):
+            self.speculator.free(message.sequences)
+        else:
+            self.speculator.prefill(message)
+            self._has_news = True
 
     def speculate(self, message: Speculate) -> Speculations:
-        """Abandon the work on the previous round, and answer."""
-        self.abandon()
-        answer = self._speculator.speculate(message)
+        """Answer, and have something to draft; not while work is suspended."""
+        answer = self.speculator.speculate(message)
         self._has_news = True
         return answer
 
     def step(self) -> None:
         """Run the work on to its next forward pass."""
-        if self._work is None:
-            self._has_news = False
-            self._work = iter(self._speculator.work())
         work, self._work = self._work, None
+        if work is None:
+            self._has_news = False
+            work = iter(self.speculator.work())
         if next(work, _DONE) is not _DONE:
             self._work = work
-
-    def free(self, sequences: list[int]) -> None:
-        """Forget sequences."""
-        self._speculator.free(sequences)
-
-    def stats(self) -> dict[str, Any]:
-        """Return the speculator's counters."""
-        return self._speculator.stats()
 
     def abandon(self) -> None:
         """Stop the work under way."""
         work, self._work = self._work, None
-        self._has_news = False
         if isinstance(work, Generator):
             work.close()
 
     def close(self) -> None:
         """Free everything that the client had."""
         self.abandon()
-        self._speculator.close()
+        self.speculator.close()
+
+
+def check_fit(hello: Hello, service: Service) -> None:
+    """Raise CompatibilityError when a client speaks another protocol, or about another vocabulary."""
+    if hello.version != PROTOCOL_VERSION:
+        raise CompatibilityError(
+            f"the draft worker speaks version {PROTOCOL_VERSION} of the protocol, the engine version "
+            f"{hello.version}; install the same version of sonoran on both sides"
+        )
+    if hello.fingerprint != service.fingerprint:
+        raise CompatibilityError(
+            f"the vocabulary of the target ({hello.fingerprint[:12]}) is not that of the draft worker's model "
+            f"{service.model} ({service.fingerprint[:12]}); choose a draft of the target's own family"
+        )
 
 
 def all_unknown(message: Speculate) -> Speculations:
