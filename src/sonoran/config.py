@@ -8,12 +8,17 @@ from typing import Any, Literal, TypeVar, cast, get_args
 
 from sonoran.errors import ConfigError, nearest
 
-Method = Literal["draft_model", "ngram"]
+Method = Literal["draft_model", "ngram", "ssd"]
 Verification = Literal["coupled", "rejection"]
 Quantize = Literal["bf16", "int8", "int4"]
+DraftQuantize = Literal["file", "bf16", "int8", "int4"]
 
+_MODEL_KEYS = frozenset({"model", "draft_vocab", "threads", "cores", "quantize"})
 METHOD_KEYS: dict[str, frozenset[str]] = {
-    "draft_model": frozenset({"model", "draft_vocab", "threads", "cores", "quantize"}),
+    "draft_model": _MODEL_KEYS,
+    "ssd": _MODEL_KEYS
+    | {"fan_out", "fan_out_primary", "fan_out_backup", "budget", "backup", "saguaro_c", "draft_address"}
+    | {"draft_key_file"},
     "ngram": frozenset({"prompt_lookup_min", "prompt_lookup_max"}),
 }
 """Keys of a speculative configuration that only make sense for one method."""
@@ -68,23 +73,32 @@ class SpeculativeConfig:
     method: Method
     model: str | None = None  # path or name of the draft; "auto" is the default draft of the target
     num_speculative_tokens: int = 4
-    draft_vocab: int | None = None  # the draft proposes only ids below this, and special tokens
+    draft_vocab: int | None = None  # ids below it, special tokens and the texts' own; None: 32768, 0: any
     threads: int | None = None
     cores: tuple[int, ...] | None = None
-    quantize: Quantize | None = None
+    quantize: DraftQuantize | None = None  # None: 4 bits; "file" keeps the file's precision
     prompt_lookup_min: int = 2
     prompt_lookup_max: int = 5
     verification: Verification = "coupled"
+    # SSD: see draftworker.settings.SpeculationSettings, which checks the first six.
+    fan_out: str = "measured"
+    fan_out_primary: tuple[int, ...] | None = None
+    fan_out_backup: tuple[int, ...] | None = None
+    budget: int | str = "auto"
+    backup: str = "auto"
+    saguaro_c: float = 1.0
+    draft_address: str | None = None  # of a worker that runs already: tcp://host:port
+    draft_key_file: str | None = None  # CURVE keys for it
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "cores", parse_cores(self.cores))
         _choice("method", self.method, get_args(Method))
         _choice("verification", self.verification, get_args(Verification))
-        _choice("quantize", self.quantize, (*get_args(Quantize), None))
+        _choice("quantize", self.quantize, (*get_args(DraftQuantize), None))
         _whole("num_speculative_tokens", self.num_speculative_tokens, 0, MAX_SPECULATIVE_TOKENS)
-        for name in ("draft_vocab", "threads"):
+        for name, least in (("draft_vocab", 0), ("threads", 1)):
             if getattr(self, name) is not None:
-                _whole(name, getattr(self, name), 1)
+                _whole(name, getattr(self, name), least)
         _whole("prompt_lookup_min", self.prompt_lookup_min, 1)
         _whole("prompt_lookup_max", self.prompt_lookup_max, 1)
         if self.prompt_lookup_min > self.prompt_lookup_max:
@@ -94,6 +108,18 @@ class SpeculativeConfig:
             )
         if self.method == "draft_model" and not self.model:
             raise ConfigError("method 'draft_model' needs a model: a path, a name, or 'auto'")
+        if self.method == "ssd":
+            self._check_worker()
+
+    def _check_worker(self) -> None:
+        """Either a model for a worker of our own, or the address of one that runs already."""
+        if (self.model is None) == (self.draft_address is None):
+            raise ConfigError("method 'ssd' needs a model, or the draft_address of a worker that has one")
+        if self.draft_key_file is not None and self.draft_address is None:
+            raise ConfigError("draft_key_file is for a worker elsewhere; it needs a draft_address")
+        for name in ("draft_vocab", "threads", "cores", "quantize"):
+            if self.draft_address is not None and getattr(self, name) is not None:
+                raise ConfigError(f"{name} is decided where the worker at {self.draft_address} was started")
 
     @classmethod
     def from_mapping(cls, given: Mapping[str, Any] | SpeculativeConfig) -> SpeculativeConfig:

@@ -29,7 +29,7 @@ def make_speculator(model: DraftModel, vocab_size: int = 64, **settings: Any) ->
 
 def toy_model(noise: float = 1.5, salt: int = 5, num_blocks: int = 256, **toy: Any) -> DraftModel:
     backend = ToyBackend(noise=noise, salt=salt, num_blocks=num_blocks, **toy)
-    return DraftModel(backend, KVMemory(backend), "toy", "toy", backend.config.vocab_size, 16)
+    return DraftModel(backend, KVMemory(backend), "toy", "toy", None, 16)
 
 
 class LocalDrafter:

@@ -14,7 +14,7 @@ from sonoran.backends.reference import ReferenceBackend
 from sonoran.engine.core import EngineCore
 from sonoran.engine.drafters.model import ModelDrafter
 from sonoran.engine.llm import LLM
-from sonoran.engine.loading import OpenModel, open_with_tokenizer
+from sonoran.engine.opening import OpenModel, open_with_tokenizer
 from sonoran.sampling.params import SamplingParams
 from sonoran.weights.cache import cache_dir, is_cached
 from sonoran.weights.registry import DEFAULT_DRAFT, DEFAULT_TARGET, MODELS

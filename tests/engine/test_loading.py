@@ -9,7 +9,8 @@ import pytest
 
 from sonoran.config import EngineConfig
 from sonoran.engine.llm import LLM
-from sonoran.engine.loading import Reporting, open_with_tokenizer, plan_memory
+from sonoran.engine.loading import plan_memory
+from sonoran.engine.opening import Reporting, open_with_tokenizer
 from sonoran.errors import CompatibilityError, ConfigError, ModelError
 from sonoran.sampling.params import SamplingParams
 from tests.tiny_models import make_gguf, make_hf_dir
@@ -54,6 +55,7 @@ def test_every_way_to_speculate_gives_the_text_of_none(models: dict[str, Path]) 
         {"model": str(models["target"]), "num_speculative_tokens": 4},
         {"model": str(models["draft"]), "draft_vocab": 100, "quantize": "int4"},
         {"method": "ngram", "prompt_lookup_min": 1},
+        {"method": "ssd", "model": str(models["draft"]), "num_speculative_tokens": 3, "threads": 1},
     ]
     for speculative in configurations:
         with LLM(models["target"], threads=1, num_kv_blocks=24, speculative_config=speculative) as llm:
@@ -62,7 +64,8 @@ def test_every_way_to_speculate_gives_the_text_of_none(models: dict[str, Path]) 
 
 
 def test_a_draft_equal_to_the_target_is_accepted_whole(models: dict[str, Path]) -> None:
-    speculative = {"model": str(models["target"]), "num_speculative_tokens": 4}
+    # In the file's precision; by default a draft has 4 bits.
+    speculative = {"model": str(models["target"]), "num_speculative_tokens": 4, "quantize": "file"}
     with LLM(models["target"], threads=1, speculative_config=speculative) as llm:
         outputs(llm)
         assert llm.statistics()["speculative_decoding"]["draft_acceptance_rate"] == 1.0
@@ -73,14 +76,18 @@ def test_a_directory_is_a_model_too(models: dict[str, Path]) -> None:
         assert len(llm.generate("hello", PARAMS[0])[0].outputs[0].token_ids) == 20
 
 
-def test_a_restricted_draft_proposes_low_ids_and_special_tokens_only(models: dict[str, Path]) -> None:
+def test_a_restricted_draft_proposes_low_ids_special_tokens_and_those_of_the_text(
+    models: dict[str, Path],
+) -> None:
     speculative = {"model": str(models["draft"]), "draft_vocab": 64}
     with LLM(models["target"], threads=1, speculative_config=speculative) as llm:
         drafter: Any = llm._runner.core.drafter
         proposed = drafter.propose
         seen: set[int] = set()
+        texts: set[int] = set()
 
         def watch(requests: Any) -> Any:
+            texts.update(token // 16 for request in requests for token in request.tokens)
             answers = proposed(requests)
             seen.update(token for answer in answers for token in answer.tokens)
             return answers
@@ -90,7 +97,7 @@ def test_a_restricted_draft_proposes_low_ids_and_special_tokens_only(models: dic
         special = llm.tokenizer.special_ids
         blocks = {token // 16 for token in special}
         assert seen
-        assert all(token < 64 or token // 16 in blocks for token in seen)
+        assert all(token < 64 or token // 16 in blocks | texts for token in seen)
 
 
 def test_models_of_different_vocabularies_are_refused(models: dict[str, Path]) -> None:

@@ -12,7 +12,7 @@ from sonoran import _native
 from sonoran.backends.base import Rows
 from sonoran.backends.placement import place_threads
 from sonoran.errors import ConfigError, nearest
-from sonoran.types import FloatArray
+from sonoran.types import FloatArray, IntArray
 from sonoran.weights.config import ModelConfig
 from sonoran.weights.source import ModelFile
 from sonoran.weights.tensors import TensorInfo, dequantize
@@ -119,7 +119,7 @@ class NativeBackend:
         """Bytes of all matrices in memory."""
         return int(self._native().weight_bytes)
 
-    def restrict_output(self, token_ids: Sequence[int]) -> None:
+    def restrict_output(self, token_ids: Sequence[int] | IntArray) -> None:
         """Compute the logits of these tokens only (in blocks of 16 ids); all others become minus infinity."""
         ids = np.asarray(token_ids, np.int64)
         if ids.size == 0 or ids.min() < 0 or ids.max() >= self._config.vocab_size:
@@ -159,8 +159,8 @@ class NativeBackend:
 def packed_format(tensor: TensorInfo, quantize: Quantize | None) -> str:
     """Format in which a matrix is kept: that of the file, or fewer bits if asked for and possible."""
     inputs = tensor.shape[1]
-    wanted = {None: tensor.dtype, "bf16": "BF16", "int8": "Q8_0", "int4": "Q4_1"}[quantize]
-    if wanted == "Q4_1" and tensor.name in ("embed", "output"):
+    wanted = {None: tensor.dtype, "bf16": "BF16", "int8": "Q8_0", "int4": "Q4_0"}[quantize]
+    if wanted == "Q4_0" and tensor.name in ("embed", "output"):
         wanted = "Q8_0"
     fits = wanted == "BF16" or inputs % _GROUP == 0
     return wanted if fits and _BITS[wanted] < _BITS[tensor.dtype] else tensor.dtype

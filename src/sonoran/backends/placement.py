@@ -6,22 +6,6 @@ from sonoran import _native
 from sonoran.errors import ConfigError
 
 
-def parse_cores(text: str) -> tuple[int, ...]:
-    """Read a list such as ``"0,2-5"`` into core numbers; raises ConfigError naming the bad part."""
-    cores: list[int] = []
-    for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
-        if not first.isdigit() or (dash and not last.isdigit()):
-            raise ConfigError(f"cores {text!r}: cannot read {part.strip()!r}; write them like 0,2-5")
-        begin, end = int(first), int(last) if dash else int(first)
-        if end < begin:
-            raise ConfigError(f"cores {text!r}: the range {part.strip()!r} is backwards")
-        cores.extend(range(begin, end + 1))
-    if len(set(cores)) != len(cores):
-        raise ConfigError(f"cores {text!r}: a core is named twice")
-    return tuple(cores)
-
-
 def place_threads(threads: int | None, cores: tuple[int, ...] | None) -> tuple[int, tuple[int, ...]]:
     """Settle the number of threads and the cores they are pinned to (empty: not pinned).
 
@@ -39,3 +23,14 @@ def place_threads(threads: int | None, cores: tuple[int, ...] | None) -> tuple[i
     if cores is not None and count > len(cores):
         raise ConfigError(f"{count} threads do not fit {len(cores)} cores; name more cores or fewer threads")
     return count, cores or ()
+
+
+def split_cores(target: tuple[int, ...] | None) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return cores for the target and for a draft beside it; the draft's are empty when there are none left.
+
+    The target keeps those named for it; otherwise it gets all but the last of the cores that this process may use.
+    """
+    available = tuple(_native.available_cores())
+    if target is None:
+        return (available[:-1], available[-1:]) if len(available) > 1 else (available, ())
+    return target, tuple(core for core in available if core not in target)[-1:]

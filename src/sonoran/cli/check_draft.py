@@ -10,7 +10,7 @@ from rich.table import Table
 
 from sonoran.cli.common import command, out, print_json
 from sonoran.cli.engine import JsonOption, load_progress
-from sonoran.engine.loading import OpenModel, open_with_tokenizer
+from sonoran.engine.opening import OpenModel, open_with_tokenizer
 from sonoran.tokenization.compatibility import CompatibilityReport, compare
 
 EXAMPLES = (

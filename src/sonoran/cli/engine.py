@@ -13,7 +13,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 from sonoran.cli.common import err
 from sonoran.cli.pulling import pull_progress
 from sonoran.engine.llm import LLM
-from sonoran.engine.loading import Reporting
+from sonoran.engine.opening import Reporting
 from sonoran.errors import ConfigError
 
 MODEL = "Model: a known name (sonoran models list), a GGUF file, or a model directory."

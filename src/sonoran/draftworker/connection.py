@@ -217,10 +217,7 @@ class Connection:
             if reason != HELLO_FIRST:
                 self.lose(CompatibilityError(f"the draft worker declined: {reason}"), now)
         elif reason == HELLO_FIRST:
-            self.counters.lost += 1
-            log.warning("the draft worker has forgotten this engine; everything is told again")
-            self._enter("connecting", now)
-            self._greeted = False
+            self.lose(WorkerError("the draft worker has forgotten this engine"), now)
         else:
             self.counters.refusals += 1
             level = logging.WARNING if self.counters.refusals == 1 else logging.DEBUG

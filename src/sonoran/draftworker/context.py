@@ -64,7 +64,7 @@ class Context:
         return cls(
             model=model,
             settings=settings,
-            width=min(model.width, vocab_size),
+            width=min(model.backend.config.vocab_size, vocab_size),
             eos_ids=eos_ids,
             statistics=statistics,
             fan_out=FanOutPolicy(

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from sonoran.backends.native import NativeBackend
 from sonoran.draftworker.model import DraftModel
 from sonoran.draftworker.options import WorkerOptions
+from sonoran.draftworker.precision import draft_precision
+from sonoran.draftworker.vocabulary import make_vocabulary
 from sonoran.kv.memory import KVMemory
 from sonoran.tokenization.tokenizer import Tokenizer
 from sonoran.weights.source import open_model, resolve_model
@@ -27,19 +29,14 @@ def load_draft_model(
         block_size=options.block_size,
         threads=options.threads,
         cores=options.cores,
-        quantize=options.quantize,
+        quantize=draft_precision(options.quantize),
         progress=progress,
     )
-    width = backend.config.vocab_size
-    if options.draft_vocab is not None and options.draft_vocab < width:
-        special = [token for token in tokenizer.special_ids if token < width]
-        backend.restrict_output(sorted({*range(options.draft_vocab), *special}))
-        width = max(options.draft_vocab, *(token + 1 for token in special))
     return DraftModel(
         backend=backend,
         kv=KVMemory(backend),
         name=file.path.name,
         fingerprint=tokenizer.fingerprint(),
-        width=width,
+        vocabulary=make_vocabulary(backend, options.draft_vocab, tokenizer.special_ids),
         max_rows=options.max_rows,
     )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, get_args
 
-from sonoran.config import Quantize, parse_cores
+from sonoran.config import DraftQuantize, parse_cores
 from sonoran.errors import ConfigError, nearest
 
 DEFAULT_MAX_ROWS = 64
@@ -19,14 +19,15 @@ DEFAULT_KV_BLOCKS = 1024
 class WorkerOptions:
     """``model`` is a path or a known name. KV memory is ``num_kv_blocks`` blocks of ``block_size`` tokens.
 
-    The draft proposes only ids below ``draft_vocab``, and special tokens. ``max_rows`` bounds a pass over
+    The draft proposes ids below ``draft_vocab`` (default 32768; 0: any), special tokens, and what occurs in the
+    texts. ``quantize`` is 4 bits unless given; ``file`` keeps the file's precision. ``max_rows`` bounds a pass over
     prompts. Raises ConfigError.
     """
 
     model: str
     threads: int | None = None
     cores: tuple[int, ...] | None = None
-    quantize: Quantize | None = None
+    quantize: DraftQuantize | None = None
     draft_vocab: int | None = None
     block_size: int = 16
     num_kv_blocks: int = DEFAULT_KV_BLOCKS
@@ -39,11 +40,12 @@ class WorkerOptions:
         for name in ("threads", "draft_vocab", "block_size", "num_kv_blocks", "max_rows"):
             value = getattr(self, name)
             optional = value is None and name in ("threads", "draft_vocab")
-            if not optional and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-                raise ConfigError(f"{name} must be a whole number of at least 1, got {value!r}")
-        if self.quantize not in (None, *get_args(Quantize)):
+            least = 0 if name == "draft_vocab" else 1
+            if not optional and (not isinstance(value, int) or isinstance(value, bool) or value < least):
+                raise ConfigError(f"{name} must be a whole number of at least {least}, got {value!r}")
+        if self.quantize not in (None, *get_args(DraftQuantize)):
             raise ConfigError(
-                f"unknown quantize {self.quantize!r}{nearest(str(self.quantize), get_args(Quantize))}"
+                f"unknown quantize {self.quantize!r}{nearest(str(self.quantize), get_args(DraftQuantize))}"
             )
 
     def to_mapping(self) -> dict[str, Any]:

@@ -50,6 +50,7 @@ class Speculator:
         kv = self._context.model.kv
         s.table = kv.open(kv.match(s.tokens))
         s.computed = len(s.table.blocks) * kv.block_size
+        self._context.model.see(s.tokens)
         self._sequences[s.id] = s
 
     def speculate(self, message: Speculate) -> Speculations:
@@ -140,6 +141,7 @@ class Speculator:
         except ConfigError:
             self.free([item.sequence])
             return None
+        context.model.see(item.tokens)
         s.wanted = item.wanted
         s.propose(EMPTY, "none")
         if outcome is None:

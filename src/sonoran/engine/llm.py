@@ -13,7 +13,8 @@ from typing import Any
 
 from sonoran.config import EngineConfig, SpeculativeConfig, from_keywords
 from sonoran.engine.core import EngineCore
-from sonoran.engine.loading import Reporting, build_engine
+from sonoran.engine.loading import build_engine
+from sonoran.engine.opening import Reporting
 from sonoran.engine.prompts import Message, Params, Prompt, as_conversations, as_prompts, pair
 from sonoran.engine.runner import EngineClosedError, EngineThread
 from sonoran.engine.sequence import Request

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sonoran.backends.base import Backend
+from sonoran.drafting.vocabulary import DraftVocabulary
+from sonoran.draftworker.vocabulary import restrict
 from sonoran.engine.drafters.base import DraftRequest
 from sonoran.engine.rows import forward_in_passes
 from sonoran.kv.memory import BlockTable, KVMemory
@@ -52,9 +54,12 @@ class ModelDrafter:
         eos_ids: Sequence[int] = (),
         max_rows: int = 256,
         prefix_caching: bool = True,
+        vocabulary: DraftVocabulary | None = None,
     ) -> None:
-        """Draft with `backend`; ids from `target_vocab` on are never proposed."""
+        """Draft with `backend`; ids from `target_vocab` on are never proposed, nor any outside `vocabulary`, which
+        grows with the texts."""
         self.backend = backend
+        self._vocabulary = vocabulary
         self.kv = KVMemory(backend, prefix_caching=prefix_caching)
         self.max_rows = max_rows
         self._eos_ids = tuple(eos_ids)
@@ -136,6 +141,8 @@ class ModelDrafter:
             computed += 1
         memory.computed, memory.drafted = computed, []
         pending = tokens[computed:]
+        if self._vocabulary is not None and self._vocabulary.add(pending):
+            restrict(self.backend, self._vocabulary)
         if max(pending) >= self.backend.config.vocab_size:
             return None  # the padding of a larger target: the draft has no embedding for it
         if not self._reserve(memory, length + request.wanted - 1, present):
