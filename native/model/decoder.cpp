@@ -1,13 +1,29 @@
 #include "model/decoder.hpp"
 
 #include <algorithm>
+#include <atomic>
+#include <bit>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "core/error.hpp"
 #include "weights/pack.hpp"
 
 namespace sonoran {
+
+namespace {
+
+// The exponent of an infinity or a NaN is all ones; without branches, so that the loop vectorises.
+bool all_finite(const float* values, size_t n) {
+  uint32_t bad = 0;
+  for (size_t i = 0; i < n; ++i) {
+    bad |= static_cast<uint32_t>((std::bit_cast<uint32_t>(values[i]) & 0x7f800000u) == 0x7f800000u);
+  }
+  return bad == 0;
+}
+
+}  // namespace
 
 Decoder::Decoder(const DecoderConfig& config, const std::vector<MatrixSpec>& specs, int threads,
                  std::vector<int> cores, const char* instruction_set)
@@ -73,19 +89,37 @@ void Decoder::finish() {
   embed_ = require("embed", c.vocab_size, c.hidden_size);
   output_ = weights_.matrix("output") == nullptr ? embed_ : require("output", c.vocab_size, c.hidden_size);
   final_norm_ = require_vector("final_norm", c.hidden_size);
+  std::vector<int> all(static_cast<size_t>(output_->blocks()));
+  std::iota(all.begin(), all.end(), 0);
+  set_output_blocks(all);
 }
 
-void Decoder::restrict_output(std::vector<int> blocks) {
+void Decoder::restrict_output(const std::vector<int>& blocks) {
   for (const int b : blocks) {
     if (b < 0 || b >= output_->blocks())
       throw ConfigError("output block " + std::to_string(b) + " is out of range");
   }
   const std::lock_guard lock(mutex_);
-  output_blocks_ = std::move(blocks);
+  set_output_blocks(blocks);
+}
+
+// Cuts ascending blocks into runs of neighbours, at most 64 long: the tasks of the last product.
+void Decoder::set_output_blocks(const std::vector<int>& blocks) {
+  output_runs_.clear();
+  for (const int b : blocks) {
+    if (!output_runs_.empty() && output_runs_.back().second == b && b - output_runs_.back().first < 64) {
+      output_runs_.back().second = b + 1;
+    } else {
+      output_runs_.emplace_back(b, b + 1);
+    }
+  }
 }
 
 size_t Decoder::read_bytes() const {
-  size_t total = output_blocks_.empty() ? output_->bytes() : output_blocks_.size() * output_->block_bytes;
+  size_t total = 0;
+  for (const auto& [first, last] : output_runs_) {
+    total += static_cast<size_t>(last - first) * output_->block_bytes;
+  }
   for (const Layer& l : layers_) {
     for (const Matrix* m : {l.q, l.k, l.v, l.o, l.gate, l.up, l.down}) total += m->bytes();
   }
@@ -296,23 +330,29 @@ void Decoder::feed_forward(int n, const Layer& layer) {
   multiply(n, prepare(n, b_.gate.data(), intermediate_, down), down);
 }
 
+// The output matrix in runs of neighbouring blocks: computes, checks, and fills what the vocabulary leaves
+// out.
 void Decoder::multiply_output(int n, const Activations& x, float* logits) {
   const auto vocab = static_cast<size_t>(config_.vocab_size);
-  if (output_blocks_.empty()) return multiply(n, x, {{output_, logits, vocab}});
-  std::fill(logits, logits + static_cast<size_t>(n) * vocab, -std::numeric_limits<float>::infinity());
-  // Runs of neighbouring blocks, cut to at most 64.
-  std::vector<std::pair<int, int>> runs;
-  for (const int b : output_blocks_) {
-    if (!runs.empty() && runs.back().second == b && b - runs.back().first < 64) {
-      runs.back().second = b + 1;
-    } else {
-      runs.emplace_back(b, b + 1);
-    }
-  }
-  pool_.run(static_cast<int>(runs.size()), [&](int t, int) {
-    const auto& [first, last] = runs[static_cast<size_t>(t)];
+  std::atomic<bool> finite{true};
+  pool_.run(static_cast<int>(output_runs_.size()), [&](int t, int) {
+    const auto& [first, last] = output_runs_[static_cast<size_t>(t)];
     kernels_.matmul(*output_, first, last, x, n, logits, vocab);
+    const size_t gap =
+        t == 0 ? 0 : static_cast<size_t>(output_runs_[static_cast<size_t>(t) - 1].second) * kLanes;
+    const size_t begin = static_cast<size_t>(first) * kLanes;
+    const size_t end = std::min(static_cast<size_t>(last) * kLanes, vocab);
+    const bool is_last = static_cast<size_t>(t) + 1 == output_runs_.size();
+    for (int i = 0; i < n; ++i) {
+      float* row = logits + static_cast<size_t>(i) * vocab;
+      std::fill(row + gap, row + begin, -std::numeric_limits<float>::infinity());
+      if (is_last) std::fill(row + end, row + vocab, -std::numeric_limits<float>::infinity());
+      if (!all_finite(row + begin, end - begin)) finite = false;
+    }
   });
+  if (!finite) {
+    throw NumericsError("the model produced logits that are not finite; its weights are likely corrupt");
+  }
 }
 
 void Decoder::output(const RowBatch& rows, float* logits) {
@@ -325,20 +365,7 @@ void Decoder::output(const RowBatch& rows, float* logits) {
                       &b_.normed[static_cast<size_t>(n) * width]);
     ++n;
   }
-  if (n == 0) return;
-  multiply_output(n, prepare(n, b_.normed.data(), hidden_, {{output_, logits, 0}}), logits);
-  const auto vocab = static_cast<size_t>(config_.vocab_size);
-  const bool restricted = !output_blocks_.empty();
-  for (int i = 0; i < n; ++i) {
-    const float* row = logits + static_cast<size_t>(i) * vocab;
-    bool bad = false;
-    for (size_t v = 0; v < vocab; ++v) {
-      const bool finite = std::fabs(row[v]) <= std::numeric_limits<float>::max();
-      bad |= !finite && !(restricted && row[v] < 0.0f);
-    }
-    if (bad)
-      throw NumericsError("the model produced logits that are not finite; its weights are likely corrupt");
-  }
+  if (n > 0) multiply_output(n, prepare(n, b_.normed.data(), hidden_, {{output_, logits, 0}}), logits);
 }
 
 void Decoder::forward(const RowBatch& rows, float* logits) {

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "kernels/kernels.hpp"
@@ -29,7 +30,7 @@ class Decoder {
   void finish();
 
   // Computes only the output rows of these 16-row blocks from now on; other logits are minus infinity.
-  void restrict_output(std::vector<int> blocks);
+  void restrict_output(const std::vector<int>& blocks);
 
   // Bytes of weights that a pass reads.
   size_t read_bytes() const;
@@ -58,6 +59,7 @@ class Decoder {
     std::vector<uint16_t> gathered;
   };
 
+  void set_output_blocks(const std::vector<int>& blocks);
   const Matrix* require(const std::string& name, int outputs, int inputs) const;
   const float* require_vector(const std::string& name, int n) const;
   void reserve(const RowBatch& rows);
@@ -89,7 +91,7 @@ class Decoder {
   const Matrix* output_ = nullptr;
   const float* final_norm_ = nullptr;
   std::vector<double> frequencies_;
-  std::vector<int> output_blocks_;  // empty: all
+  std::vector<std::pair<int, int>> output_runs_;  // first and last (exclusive) block of what is computed
   Buffers b_;
   std::vector<Scratch> scratch_;
   std::mutex mutex_;

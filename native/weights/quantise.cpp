@@ -15,15 +15,29 @@ namespace {
 
 constexpr int kGroup = 32;
 
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#define SONORAN_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define SONORAN_CLONES
+#endif
+
 void put_half(uint8_t* p, float v) {
   const uint16_t h = float_to_half(v);
   std::memcpy(p, &h, 2);
 }
 
+// A fixed tree, so that the compiler may use vectors and every instruction set gives the same bits.
+[[gnu::always_inline]] inline float sum_of(float (&v)[kGroup]) {
+  for (int width = kGroup / 2; width > 0; width /= 2) {
+    for (int i = 0; i < width; ++i) v[i] += v[i + width];
+  }
+  return v[0];
+}
+
 float as_stored(float v) { return half_to_float(float_to_half(v)); }
 
 // Rounds to nearest even; adding 1.5 x 2^23 drops the fraction, and unlike nearbyint() the loop vectorises.
-int code_of(float v, float inverse, int low, int high) {
+[[gnu::always_inline]] inline int code_of(float v, float inverse, int low, int high) {
   constexpr float kMagic = 12582912.0f;
   const float bounded = std::min(std::max(v * inverse, static_cast<float>(low)), static_cast<float>(high));
   return static_cast<int>((bounded + kMagic) - kMagic);
@@ -42,22 +56,24 @@ void quantise_q8_0(const float* x, uint8_t* out) {
   for (int i = 0; i < kGroup; ++i) out[2 + i] = static_cast<uint8_t>(code_of(x[i], inverse, -127, 127));
 }
 
-// The scale with the least squared error among 24 around the one that just covers the largest value.
-void quantise_q4_0(const float* x, uint8_t* out) {
+// The largest value is coded as -8 for its own sign; among the scales around that, the one with the least
+// squared error.
+SONORAN_CLONES void quantise_q4_0(const float* x, uint8_t* out) {
   float extreme = 0.0f;
   for (int i = 0; i < kGroup; ++i) {
     if (std::fabs(x[i]) > std::fabs(extreme)) extreme = x[i];
   }
   float best_error = INFINITY;
   float best = 0.0f;
-  for (int step = -12; step < 12; ++step) {
-    const float d = as_stored(extreme / (-8.0f + 0.1f * static_cast<float>(step)));
+  for (int step = -4; step <= 4; ++step) {
+    const float d = as_stored(extreme / (-8.0f + 0.25f * static_cast<float>(step)));
     const float inverse = d != 0.0f ? 1.0f / d : 0.0f;
-    float error = 0.0f;
+    float errors[kGroup];
     for (int i = 0; i < kGroup; ++i) {
       const float e = x[i] - d * static_cast<float>(code_of(x[i], inverse, -8, 7));
-      error += e * e;
+      errors[i] = e * e;
     }
+    const float error = sum_of(errors);
     if (error < best_error) best_error = error, best = d;
   }
   put_half(out, best);

@@ -76,7 +76,7 @@ def test_directories_quantised_on_load(tmp_path: Path, dtype: str, quantize: Qua
         name: packed_format(info, quantize) for name, info in model_file.tensors.items() if "norm" not in name
     }
     assert kinds["embed"] == kinds["output"] == "Q8_0"
-    assert kinds["layers.1.down"] == {"int8": "Q8_0", "int4": "Q4_1"}[quantize]
+    assert kinds["layers.1.down"] == {"int8": "Q8_0", "int4": "Q4_0"}[quantize]
     assert_agrees(model_file, quantize)
     assert native(model_file, quantize=quantize).weight_bytes < native(model_file).weight_bytes / 1.7
 
