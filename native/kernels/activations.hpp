@@ -12,8 +12,11 @@ namespace sonoran {
 // against 0.1 %).
 struct Quantised {
   int8_t codes[32];
-  int32_t negative_sums[2];  // minus the sums of the first and the second 16 codes
-  int32_t negative_sum;      // minus the sum of all codes
+  // Minus the sums of codes times the offset of the weights' codes: what a dot product starts from.
+  int32_t offset32_halves[2];  // of the first and the second 16 inputs
+  int32_t offset8;
+  int32_t offset16;
+  int32_t offset128;
   float scale;
   float scaled_sum;  // scale times the sum of all codes
 };

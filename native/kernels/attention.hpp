@@ -147,12 +147,26 @@ void attend_heads(const AttentionArgs& a, int head) {
   for (; dim < a.head_dim; dim += 16) mix_values<H, 1>(a, head, dim, a.scores, stride, sums);
 }
 
-// All query heads that share one kv head.
+// All query heads that share one kv head, in parts of nearly equal size.
 void attend(const AttentionArgs& a) {
-  int head = 0;
-  for (; head + 3 <= a.heads; head += 3) attend_heads<3>(a, head);
-  if (a.heads - head == 2) attend_heads<2>(a, head);
-  if (a.heads - head == 1) attend_heads<1>(a, head);
+  const int parts = (a.heads + kMaxHeadsAtOnce - 1) / kMaxHeadsAtOnce;
+  for (int part = 0; part < parts; ++part) {
+    const int head = a.heads * part / parts;
+    switch (a.heads * (part + 1) / parts - head) {
+      case 4:
+        attend_heads<4>(a, head);
+        break;
+      case 3:
+        attend_heads<3>(a, head);
+        break;
+      case 2:
+        attend_heads<2>(a, head);
+        break;
+      default:
+        attend_heads<1>(a, head);
+        break;
+    }
+  }
 }
 
 // Writes the keys and values of one kv head of one row (head_dim floats each, padded) into its slot.

@@ -79,11 +79,15 @@ void quantise(const float* x, int n, Quantised* out) {
     const Vec::I second = Vec::to_int(Vec::mul(b, inverse));
     Vec::store_s8(out->codes, first);
     Vec::store_s8(out->codes + 16, second);
-    out->negative_sums[0] = -Vec::sum(first);
-    out->negative_sums[1] = -Vec::sum(second);
-    out->negative_sum = out->negative_sums[0] + out->negative_sums[1];
+    const int32_t sums[2] = {Vec::sum(first), Vec::sum(second)};
+    const int32_t sum = sums[0] + sums[1];
+    out->offset32_halves[0] = -32 * sums[0];
+    out->offset32_halves[1] = -32 * sums[1];
+    out->offset8 = -8 * sum;
+    out->offset16 = -16 * sum;
+    out->offset128 = -128 * sum;
     out->scale = top / 127.0f;
-    out->scaled_sum = -out->scale * static_cast<float>(out->negative_sum);
+    out->scaled_sum = out->scale * static_cast<float>(sum);
   }
 }
 

@@ -9,7 +9,7 @@
 
 namespace sonoran {
 
-inline constexpr int kMaxHeadsAtOnce = 3;  // query heads whose scores are held at the same time
+inline constexpr int kMaxHeadsAtOnce = 4;  // query heads whose scores are held at the same time
 
 struct AttentionArgs {
   const float* queries;  // [heads][head_dim], already scaled and rotated

@@ -166,15 +166,13 @@ struct KOffsetTile {
     Vec::I dot[M];
     for (int m = 0; m < M; ++m) {
       codes[m] = in.of[m][c].codes;
-      dot[m] = Vec::ishl<5>(Vec::iset(in.of[m][c].negative_sums[First / 4]));
+      dot[m] = Vec::iset(in.of[m][c].offset32_halves[First / 4]);
     }
     add_quads<6, M, First, 4>(dot, chunk, codes);
     const Vec::I sc = Vec::load_s8(scale);
     for (int m = 0; m < M; ++m) scaled[m] = Vec::iadd(scaled[m], Vec::imul(dot[m], sc));
   }
 };
-
-constexpr int log2_of(int n) { return n <= 1 ? 0 : 1 + log2_of(n / 2); }
 
 // Q4_0, Q5_0, Q8_0 (an offset, no minimum) and Q4_1, Q5_1 (a minimum, no offset).
 template <int Bits, int Offset, bool Min>
@@ -203,9 +201,12 @@ struct SmallTile {
                         int c) {
     const int8_t* codes[M];
     Vec::I dot[M];
+    constexpr int32_t Quantised::* start = Offset == 8    ? &Quantised::offset8
+                                           : Offset == 16 ? &Quantised::offset16
+                                                          : &Quantised::offset128;
     for (int m = 0; m < M; ++m) {
       codes[m] = in.of[m][c].codes;
-      dot[m] = Min ? Vec::izero() : Vec::ishl<log2_of(Offset)>(Vec::iset(in.of[m][c].negative_sum));
+      dot[m] = Min ? Vec::izero() : Vec::iset(in.of[m][c].*start);
     }
     add_quads<Bits, M, 0, 8>(dot, chunk, codes);
     const Vec::F d = Vec::load_half(reinterpret_cast<const uint16_t*>(scales));

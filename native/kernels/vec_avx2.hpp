@@ -78,10 +78,6 @@ struct Vec {
   static I iset(int32_t v) { return {_mm256_set1_epi32(v), _mm256_set1_epi32(v)}; }
   static I iadd(I x, I y) { return {_mm256_add_epi32(x.a, y.a), _mm256_add_epi32(x.b, y.b)}; }
   static I imul(I x, I y) { return {_mm256_mullo_epi32(x.a, y.a), _mm256_mullo_epi32(x.b, y.b)}; }
-  template <int N>
-  static I ishl(I x) {
-    return {_mm256_slli_epi32(x.a, N), _mm256_slli_epi32(x.b, N)};
-  }
   static I load_u8(const uint8_t* p) {
     const __m128i v = half(p, 0);
     return {_mm256_cvtepu8_epi32(v), _mm256_cvtepu8_epi32(_mm_srli_si128(v, 8))};

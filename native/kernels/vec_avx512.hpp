@@ -59,10 +59,6 @@ struct Vec {
   static I iset(int32_t v) { return _mm512_set1_epi32(v); }
   static I iadd(I a, I b) { return _mm512_add_epi32(a, b); }
   static I imul(I a, I b) { return _mm512_mullo_epi32(a, b); }
-  template <int N>
-  static I ishl(I a) {
-    return _mm512_slli_epi32(a, N);
-  }
   static I load_u8(const uint8_t* p) {
     return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
   }

@@ -116,10 +116,6 @@ struct Vec {
   static I imul(I x, I y) {
     return map<I>([&](int i) { return x.v[i] * y.v[i]; });
   }
-  template <int N>
-  static I ishl(I x) {
-    return map<I>([&](int i) { return x.v[i] * (1 << N); });
-  }
   static I load_u8(const uint8_t* p) {
     return map<I>([&](int i) { return p[i]; });
   }
