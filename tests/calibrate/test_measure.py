@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from sonoran.calibrate.choose import choose
-from sonoran.calibrate.measure import Settings, core_splits, measure, quick_settings
+from sonoran.calibrate.measure import Loaded, Settings, core_splits, measure, quick_settings
 from sonoran.calibrate.overheads import measure_host, measure_message
 from sonoran.calibrate.placements import Workload, placements
 from sonoran.calibrate.predict import predict_all
@@ -43,7 +43,7 @@ class Toys:
         # Timing counts in the real block size; toys have smaller blocks.
         backend = ToyBackend(num_blocks=8 * num_blocks, salt=int(role == "draft"))
         self.loaded.append((role, cores, backend))
-        return backend
+        return Loaded(backend)
 
 
 def run(cores=(0, 1), draft="draft", settings=SETTINGS, **options):

@@ -57,6 +57,18 @@ def test_a_noisy_machine_is_said_to_be_noisy():
     assert noisy.verdict.startswith("too noisy: the same pass varies by 40%")
 
 
+def test_a_short_pass_that_took_long_is_noise():
+    one = profile()
+    [first, *others] = one.passes
+    slow = dataclasses.replace(first.points[0], time=Timing(500.0, 0.01, 9))
+    odd = dataclasses.replace(first, points=(slow, *first.points[1:]))
+    assert odd.curve(1) == first.points[1].time.ms
+    assert odd.inversion == pytest.approx(500.0 / 41.5 - 1.0)
+    disturbed = dataclasses.replace(one, passes=(odd, *others))
+    assert disturbed.noisy and not one.noisy
+    assert "fewer rows took 12.0x" in disturbed.verdict
+
+
 def test_store_keeps_one_file_per_key(tmp_path):
     one = profile()
     assert store.load(one.key, tmp_path) is None

@@ -51,10 +51,18 @@ def quick_settings(seconds: float = 2.0, temperature: float = 0.0) -> Settings:
     return Settings(seconds, (1, 2, 4, 8), (128,), (temperature,), max_tokens=24, max_prompt=64, quick=True)
 
 
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A model in memory; ``see`` lets a draft propose the tokens of a text, if its vocabulary is restricted."""
+
+    backend: Backend
+    see: Callable[[Sequence[int]], None] | None = None
+
+
 class Loader(Protocol):
     """Loads a model of the pair onto cores, with KV memory for ``num_blocks`` blocks of ``BLOCK_SIZE``."""
 
-    def __call__(self, role: Role, cores: Cores, num_blocks: int) -> Backend: ...
+    def __call__(self, role: Role, cores: Cores, num_blocks: int) -> Loaded: ...
 
 
 def core_splits(cores: Cores) -> list[tuple[Cores, Cores]]:
@@ -92,9 +100,10 @@ def measure(
     sampling: list[SamplingTime] = []
     stages = 1 + 2 * len(splits)
     with ExitStack() as stack:
-        models = _load(load, cores, cores, draft, kept, wanted, stack, tell)
+        models, see = _load(load, cores, cores, draft, kept, wanted, stack, tell)
         if draft:
-            left = max(0.0, wanted.seconds - (clock() - begin) * stages) * READING_SHARE
+            # Loading the other placements will take as long as loading this one did.
+            left = READING_SHARE * max(0.4 * wanted.seconds, wanted.seconds - (clock() - begin) * stages)
             for temperature in wanted.temperatures:
                 reading = read_along(
                     models["target"][0].backend,
@@ -104,6 +113,7 @@ def measure(
                     eos_ids=tokenizer.eos_ids,
                     max_tokens=wanted.max_tokens,
                     seconds=left / len(wanted.temperatures),
+                    see=see,
                     clock=clock,
                     progress=tell.stage(f"acceptance at temperature {temperature:g}"),
                 )
@@ -115,7 +125,7 @@ def measure(
         passes += _passes(models, wanted, False, share, clock, tell, f"cores {_text(cores)}")
     for target_cores, draft_cores in splits:
         with ExitStack() as stack:
-            models = _load(load, target_cores, draft_cores, True, kept, wanted, stack, tell)
+            models, _ = _load(load, target_cores, draft_cores, True, kept, wanted, stack, tell)
             done = 1 + 2 * splits.index((target_cores, draft_cores))
             share = 2.0 * max(0.0, wanted.seconds - (clock() - begin)) / (stages - done)
             where = f"cores {_text(target_cores)} | {_text(draft_cores)}"
@@ -165,19 +175,20 @@ def _load(
     settings: Settings,
     stack: ExitStack,
     tell: _Telling,
-) -> Models:
+) -> tuple[Models, Callable[[Sequence[int]], None] | None]:
     blocks = blocks_needed(settings.contexts, max(settings.rows), BLOCK_SIZE)
     texts = sum(-(-(len(prompt) + settings.max_tokens) // BLOCK_SIZE) for prompt in prompts)
     models: Models = {}
+    see = None
     for role, cores in (("target", target_cores), ("draft", draft_cores)):
         if role == "draft" and not draft:
             continue
         tell.say(f"loading the {role} on cores {_text(cores)}")
         which: Role = "target" if role == "target" else "draft"
-        backend = load(which, cores, max(blocks, texts))
-        stack.callback(backend.close)
-        models[which] = (_timed(backend, settings), cores)
-    return models
+        loaded = load(which, cores, max(blocks, texts))
+        stack.callback(loaded.backend.close)
+        models[which], see = (_timed(loaded.backend, settings), cores), loaded.see
+    return models, see
 
 
 def _timed(backend: Backend, settings: Settings) -> TimedModel:

@@ -21,8 +21,11 @@ from sonoran.errors import PlanError
 from sonoran.simulate.curves import LatencyCurve
 
 VERSION = 1
-NOISY_SPREAD = 0.15
+NOISY_SPREAD = 0.10
 """Above this median spread (interquartile range / median) of passes, measurements are not to be trusted."""
+
+NOISY_INVERSION = 0.30
+"""Nor when a pass of fewer rows took that much longer than one of more rows."""
 
 Role = Literal["target", "draft"]
 Cores = tuple[int, ...]
@@ -114,8 +117,19 @@ class PassCurve:
 
     @property
     def curve(self) -> LatencyCurve:
-        """Return ms by rows."""
-        return LatencyCurve(tuple((point.rows, point.time.ms) for point in self.points))
+        """Return ms by rows; a pass counts as no longer than one of more rows, whatever disturbed it."""
+        shortest = math.inf
+        points: list[tuple[float, float]] = []
+        for point in sorted(self.points, key=lambda p: -p.rows):
+            shortest = min(shortest, point.time.ms)
+            points.append((point.rows, shortest))
+        return LatencyCurve(tuple(points))
+
+    @property
+    def inversion(self) -> float:
+        """Return by how much a pass of fewer rows was the longer one, at worst: 0 for a curve that only grows."""
+        curve = self.curve
+        return max(point.time.ms / curve(point.rows) - 1.0 for point in self.points)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,15 +193,22 @@ class Profile:
     @property
     def noisy(self) -> bool:
         """Whether the machine was too busy for its numbers to mean much."""
-        return self.spread > NOISY_SPREAD
+        return self.spread > NOISY_SPREAD or self.inversion > NOISY_INVERSION
+
+    @property
+    def inversion(self) -> float:
+        """Return the worst ``PassCurve.inversion``."""
+        return max(curve.inversion for curve in self.passes)
 
     @property
     def verdict(self) -> str:
         """Return one sentence about how far the numbers can be trusted."""
-        if self.noisy:
+        advice = "stop other work on this machine and calibrate again"
+        if self.spread > NOISY_SPREAD:
+            return f"too noisy: the same pass varies by {self.spread:.0%} (more than {NOISY_SPREAD:.0%}); {advice}"
+        if self.inversion > NOISY_INVERSION:
             return (
-                f"too noisy: the same pass varies by {self.spread:.0%} (more than {NOISY_SPREAD:.0%}); "
-                "stop other work on this machine and calibrate again"
+                f"too noisy: a pass of fewer rows took {1.0 + self.inversion:.1f}x one of more rows; {advice}"
             )
         return f"steady: the same pass varies by {self.spread:.1%}"
 

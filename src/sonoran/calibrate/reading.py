@@ -65,6 +65,7 @@ def read_along(
     max_tokens: int,
     seconds: float = math.inf,
     seed: int = 0,
+    see: Callable[[Sequence[int]], None] | None = None,
     clock: Clock = time.perf_counter,
     progress: Callable[[float], None] | None = None,
 ) -> Reading:
@@ -72,10 +73,11 @@ def read_along(
 
     Both models see the target's text. At temperature 0 the rules agree and one acceptance is returned, else one
     for each rule. Stops after ``max_tokens`` tokens per
-    text or about ``seconds``, but not before ``MIN_TOKENS``. Raises ConfigError when prompts do not fit.
+    text or about ``seconds``, but not before ``MIN_TOKENS``. ``see`` is told of all text before the draft runs on it.
+    Raises ConfigError when prompts do not fit.
     """
     columns = min(draft.config.vocab_size, target.config.vocab_size)
-    run = _Run(target, draft, columns, temperature, tuple(eos_ids), seed, clock)
+    run = _Run(target, draft, columns, temperature, tuple(eos_ids), seed, see, clock)
     begin = clock()
     run.open(prompts, max_tokens)
     for step in range(max_tokens):
@@ -97,11 +99,13 @@ class _Run:
         temperature: float,
         eos_ids: tuple[int, ...],
         seed: int,
+        see: Callable[[Sequence[int]], None] | None,
         clock: Clock,
     ) -> None:
         self.backends = (target, draft)
         self.memories = (KVMemory(target, prefix_caching=False), KVMemory(draft, prefix_caching=False))
         self.columns, self.eos_ids, self.seed, self.clock = columns, eos_ids, seed, clock
+        self.see = see
         self.params = SamplingParams(temperature=temperature)
         self.rules: tuple[Verification, ...] = (
             ("coupled",) if temperature == 0.0 else ("coupled", "rejection")
@@ -124,11 +128,15 @@ class _Run:
                         "memory; use fewer or shorter prompts"
                     )
             self.texts.append(text)
+            if self.see is not None:
+                self.see(text.tokens)
             for start in range(0, len(prompt) - 1, PREFILL_ROWS):
                 self._forward([text], start, min(start + PREFILL_ROWS, len(prompt) - 1), logits=0)
 
     def step(self, alive: list[_Text]) -> None:
         """One token of every text that is not done."""
+        if self.see is not None:
+            self.see([text.tokens[-1] for text in alive])
         last = [self._forward_last(which, alive) for which in (0, 1)]
         for text, target_row, draft_row in zip(alive, *last, strict=True):
             self._advance(text, target_row, draft_row[: self.columns])

@@ -60,11 +60,12 @@ class TimedModel:
         """Run passes one after the other in a thread while the block lasts."""
         stop = threading.Event()
         failed: list[SonoranError] = []
+        batch = self._rows(self._ids[:rows], context)
 
         def loop() -> None:
             try:
                 while not stop.is_set():
-                    self.seconds(rows, context)
+                    self.backend.forward(batch)
             except SonoranError as error:
                 failed.append(error)
 

@@ -1,0 +1,128 @@
+"""The work behind ``sonoran calibrate explain``: candidates, verification by the engine, advice."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from sonoran.calibrate import store
+from sonoran.calibrate.advice import Advice, advise, draft_size
+from sonoran.calibrate.choose import Choice, choose
+from sonoran.calibrate.configuration import can_run, engine_options
+from sonoran.calibrate.pair import Pair
+from sonoran.calibrate.placements import Workload
+from sonoran.calibrate.predict import Prediction, predict_all
+from sonoran.calibrate.profile import Profile, Verified
+from sonoran.calibrate.prompts import built_in_prompts
+from sonoran.calibrate.verify import verify
+from sonoran.cli.common import err
+from sonoran.cli.engine import load
+from sonoran.engine.llm import LLM
+from sonoran.planner.ssd import HiddenDrafting
+
+
+@dataclass(slots=True)
+class Explanation:
+    """Everything that is printed for one workload."""
+
+    workload: Workload
+    predictions: list[Prediction]
+    shown: list[Prediction]
+    choice: Choice
+    advice: list[Advice]
+    sizing: HiddenDrafting | None
+    verified: list[Verified] = field(default_factory=list)
+    not_run: list[str] = field(default_factory=list)
+
+    def document(self, profile: Profile) -> dict[str, Any]:
+        """Return one JSON document."""
+        measured = {v.label: v for v in self.verified}
+
+        def row(p: Prediction) -> dict[str, Any]:
+            found = measured.get(p.label)
+            return {
+                "label": p.label,
+                **{key: value for key, value in asdict(p).items() if key != "placement"},
+                "target_cores": p.placement.target_cores,
+                "draft_cores": p.placement.draft_cores,
+                "hidden": p.hidden,
+                "measured_tokens_per_s": found.measured if found else None,
+                "error": found.error if found else None,
+            }
+
+        return {
+            "workload": asdict(self.workload),
+            "profile": profile.summary(),
+            "choice": {
+                "label": self.choice.best.label,
+                "reason": self.choice.reason,
+                "gain": self.choice.gain,
+            },
+            "candidates": [row(p) for p in self.shown],
+            "verified": [{**asdict(v), "error": v.error} for v in self.verified],
+            "not_run": self.not_run,
+            "advice": [asdict(a) for a in self.advice],
+            "draft_size": None if self.sizing is None else asdict(self.sizing),
+        }
+
+
+def explain_workload(
+    pair: Pair, profile: Profile, workload: Workload, *, target: str, draft: str, top: int, verify_count: int
+) -> Explanation:
+    """Predict, choose, advise and, if asked, run the best configurations and keep the results in the profile."""
+    predictions = predict_all(profile, workload)
+    choice = choose(predictions)
+    best_hit = next((p.hit_rate for p in predictions if p.mode == "ssd" and p.hit_rate is not None), None)
+    answer = Explanation(
+        workload,
+        predictions,
+        candidates(predictions, choice, top),
+        choice,
+        advise(profile, workload),
+        draft_size(profile, workload, best_hit) if best_hit is not None else None,
+    )
+    if verify_count:
+        wanted = candidates(predictions, choice, max(verify_count, 1))[:verify_count]
+        answer.not_run = [p.label for p in wanted if not can_run(p)]
+        answer.verified = run_candidates(
+            [p for p in wanted if can_run(p)], pair, workload, target=target, draft=draft
+        )
+        kept = [v for v in profile.verified if v.label not in {w.label for w in answer.verified}]
+        store.save(replace(profile, verified=(*kept, *answer.verified)))
+    return answer
+
+
+def candidates(predictions: list[Prediction], choice: Choice, count: int) -> list[Prediction]:
+    """Return the choice, the best of each mode, then the fastest others, at most ``count``, fastest first."""
+    chosen = list(dict.fromkeys([choice.best, *choice.by_mode.values(), *predictions]))[:count]
+    return sorted(chosen, key=lambda p: -p.tokens_per_s)
+
+
+def run_candidates(
+    wanted: list[Prediction], pair: Pair, workload: Workload, *, target: str, draft: str
+) -> list[Verified]:
+    """Run configurations on the engine, one after the other, with the built-in prompts."""
+
+    def make(p: Prediction) -> LLM:
+        options = engine_options(
+            p,
+            draft=None if draft == "none" else draft,
+            target_key=pair.key.target,
+            draft_key=pair.key.draft,
+            verification=workload.verification,
+        )
+        return load(
+            target,
+            options.speculative,
+            max_num_seqs=workload.batch,
+            enable_prefix_caching=False,
+            **options.engine,
+        )
+
+    with err.status("running candidates") as status:
+
+        def show(label: str, done: int, total: int) -> None:
+            status.update(f"running {label} ({done + 1} of {total})")
+
+        prompts = pair.encode(built_in_prompts())
+        return verify(wanted, make, prompts, workload, max_tokens=48, repeats=1, progress=show)

@@ -1,0 +1,181 @@
+"""Tables of ``sonoran calibrate``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+
+from sonoran.calibrate.choose import choose
+from sonoran.calibrate.placements import Workload
+from sonoran.calibrate.predict import predict_all
+from sonoran.calibrate.profile import Profile
+from sonoran.calibrate.replay import replay_lengths
+from sonoran.cli.common import out
+
+if TYPE_CHECKING:
+    from sonoran.cli.calibrate_explain import Explanation
+
+BATCHES = (1, 8)
+
+
+def choices(profile: Profile) -> list[dict[str, Any]]:
+    """Return the choice for common workloads: batch 1 and 8, greedy and each measured temperature."""
+    found = []
+    for temperature in sorted({0.0, *(a.temperature for a in profile.acceptance)}):
+        for batch in BATCHES:
+            workload = Workload(batch=batch, temperature=temperature)
+            choice = choose(predict_all(profile, workload))
+            found.append(
+                {
+                    "batch": batch,
+                    "temperature": temperature,
+                    "choice": choice.best.label,
+                    "tokens_per_s": choice.best.tokens_per_s,
+                    "gain": choice.gain,
+                    "reason": choice.reason,
+                }
+            )
+    return found
+
+
+def print_profile(profile: Profile) -> None:
+    """Print what was measured and what follows from it."""
+    draft = profile.key.draft.name if profile.key.draft else "no draft"
+    machine = profile.key.machine
+    out.print(f"[bold]{profile.key.target.name}[/bold] with {draft}", highlight=False)
+    out.print(
+        f"{machine.processor}, {machine.kernels}, cores {','.join(map(str, machine.cores))}; {profile.created}, "
+        f"{profile.elapsed_s:.0f} s" + (", quick" if profile.quick else ""),
+        style="dim",
+        highlight=False,
+        soft_wrap=True,
+    )
+    out.print(profile.verdict, style="red" if profile.noisy else "green", highlight=False, soft_wrap=True)
+    out.print(_passes(profile))
+    if profile.acceptance:
+        out.print(_acceptance(profile))
+    out.print(
+        f"engine {profile.host.ms:.2f} ms per round, message {profile.message.ms:.2f} ms"
+        + "".join(
+            f"; temperature {s.temperature:g}: {s.row.ms:.2f} ms per verified row, {s.token.ms:.2f} per drafted "
+            f"token, {s.guess.ms:.2f} per prediction"
+            for s in profile.sampling
+        ),
+        style="dim",
+        highlight=False,
+        soft_wrap=True,
+    )
+    for choice in choices(profile):
+        out.print(
+            f"batch {choice['batch']}, temperature {choice['temperature']:g}: {choice['reason']}",
+            highlight=False,
+            soft_wrap=True,
+        )
+
+
+def print_explanation(answer: Explanation, profile: Profile) -> None:
+    """Print the choice, the candidates and what would make it faster."""
+    out.print(f"[bold]{answer.choice.reason}[/bold]", highlight=False, soft_wrap=True)
+    if profile.noisy or profile.quick:
+        remark = (
+            profile.verdict if profile.noisy else "from a quick measurement; sonoran calibrate tells more"
+        )
+        out.print(remark, style="red", highlight=False, soft_wrap=True)
+    out.print(_candidates(answer))
+    for label in answer.not_run:
+        out.print(f"not run, this engine does not have the mode: {label}", style="dim", highlight=False)
+    if answer.advice:
+        out.print("What would make it faster:", style="bold")
+    for advice in answer.advice:
+        out.print(
+            f"  {advice.gain:.2f}x, {advice.tokens_per_s:.1f} tokens/s: {advice.what}",
+            highlight=False,
+            soft_wrap=True,
+        )
+    if answer.sizing is not None:
+        out.print(
+            f"By the scaling laws, at these costs the best draft has {answer.sizing.sd.parameters / 1e6:.0f}M "
+            f"parameters for SD and {answer.sizing.ssd.parameters / 1e6:.0f}M for SSD.",
+            highlight=False,
+            soft_wrap=True,
+        )
+
+
+def _passes(profile: Profile) -> Table:
+    rows = sorted({point.rows for curve in profile.passes for point in curve.points})
+    shown = [n for n in rows if n in (1, 2, 4, 8, 16, 32)] or rows
+    table = Table(box=None, header_style="bold", title="ms of a pass by rows", title_justify="left")
+    table.add_column("model, cores", no_wrap=True)
+    table.add_column("context", justify="right")
+    for n in shown:
+        table.add_column(str(n), justify="right")
+    table.add_column("spread", justify="right")
+    for curve in profile.passes:
+        times = {point.rows: point.time for point in curve.points}
+        where = ",".join(map(str, curve.cores)) + (" beside" if curve.beside is not None else "")
+        spread = sorted(time.spread for time in times.values())[len(times) // 2]
+        table.add_row(
+            f"{curve.role} {where}",
+            str(curve.context),
+            *(f"{times[n].ms:.1f}" if n in times else "-" for n in shown),
+            f"{spread:.0%}",
+        )
+    return table
+
+
+def _acceptance(profile: Profile) -> Table:
+    table = Table(
+        box=None,
+        header_style="bold",
+        title="acceptance; tokens per round with K = 4; bonus token after a rejection among 1 and 4 guesses",
+        title_justify="left",
+    )
+    for title in ("rule, T", "accepted", "+-", "K = 4", "in 1", "in 4", "positions", "perplexity"):
+        table.add_column(title, justify="left" if title.startswith("rule") else "right")
+    for law in profile.acceptance:
+        longest = max(len(trace.rejected) for trace in law.traces)
+        tokens = "-"
+        if longest > 4:
+            counts = replay_lengths(law, 4)
+            tokens = f"{sum((k + 1) * n for k, n in enumerate(counts)) / sum(counts):.2f}"
+        perplexities = [p for p in (law.target_perplexity, law.draft_perplexity) if p is not None]
+        table.add_row(
+            f"{law.verification}, {law.temperature:g}",
+            f"{law.rate:.0%}",
+            f"{law.standard_error:.1%}",
+            tokens,
+            f"{law.rejected_cdf[1]:.0%}",
+            f"{law.rejected_cdf[4]:.0%}",
+            str(law.positions),
+            " / ".join(f"{p:.2f}" for p in perplexities) or "-",
+        )
+    return table
+
+
+def _candidates(answer: Explanation) -> Table:
+    plain = answer.choice.by_mode["ar"].tokens_per_s
+    measured = {v.label: v for v in answer.verified}
+    table = Table(box=None, header_style="bold")
+    titles = ["mode", "K", "budget", "backup", "cores", "tokens/s", "x AR", "hits"]
+    titles += ["measured", "error"] if measured else []
+    for title in titles:
+        table.add_column(
+            title, justify="left" if title in ("mode", "backup", "cores") else "right", no_wrap=True
+        )
+    for p in answer.shown:
+        cells = [
+            ("* " if p == answer.choice.best else "  ") + p.mode.upper(),
+            str(p.num_speculative_tokens or "-"),
+            str(p.budget or "-"),
+            p.backup or "-",
+            str(p.placement),
+            f"{p.tokens_per_s:.1f}",
+            f"{p.tokens_per_s / plain:.2f}",
+            "-" if p.hit_rate is None else f"{p.hit_rate:.2f}",
+        ]
+        if measured:
+            found = measured.get(p.label)
+            cells += ["-", "-"] if found is None else [f"{found.measured:.1f}", f"{found.error:+.0%}"]
+        table.add_row(*cells)
+    return table
