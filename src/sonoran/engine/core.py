@@ -7,17 +7,20 @@ from collections.abc import Sequence as Seq
 from typing import Any
 
 from sonoran.backends.base import Backend
+from sonoran.engine.accounting import count_round
 from sonoran.engine.drafters.base import Drafter
 from sonoran.engine.intake import Intake, Limits, TextTokens
-from sonoran.engine.round import RoundResult, draft_request, run_round
+from sonoran.engine.round import draft_request, run_round
 from sonoran.engine.scheduler import Scheduler, Work
 from sonoran.engine.sequence import Request, Sequence
 from sonoran.engine.stats import EngineStats
+from sonoran.engine.timeline import record_round
 from sonoran.errors import ConfigError, SonoranError
 from sonoran.kv.memory import KVMemory
 from sonoran.sampling.params import SamplingParams, VerificationRule
 from sonoran.sampling.proposals import Speculation
 from sonoran.sampling.verification import Verified
+from sonoran.trace.spans import SpanLog
 from sonoran.types import Outcome
 
 
@@ -52,6 +55,7 @@ class EngineCore:
         self.kv = KVMemory(target, prefix_caching=prefix_caching)
         self.scheduler = Scheduler(self.kv, max_num_seqs, max_num_batched_tokens)
         self.stats = EngineStats()
+        self.spans: SpanLog | None = None  # recorded while there is one
         self.requests: dict[str, Request] = {}
         self._eos_ids = tokenizer.eos_ids
         # Samples that wait until the first one of their request has read the prompt, to share its KV memory.
@@ -108,13 +112,16 @@ class EngineCore:
         except SonoranError as error:
             return [self._fail(request, error) for request in self._requests_of(works)]
         ran = time.perf_counter()
-        for work, speculation, verified in zip(works, result.speculations, result.verified, strict=True):
+        emitted = [0] * len(works)
+        for index, (work, verified) in enumerate(zip(works, result.verified, strict=True)):
             if isinstance(verified, SonoranError):
                 self.requests[work.sequence.request_id].error = verified
             else:
-                self._advance(work, speculation, verified)
+                emitted[index] = self._advance(work, result.speculations[index], verified)
         news = self._settle(works)
-        self._count(works, result, planned - begin + time.perf_counter() - ran)
+        count_round(self.stats, works, result, emitted, planned - begin + time.perf_counter() - ran)
+        if self.spans is not None:
+            record_round(self.spans, begin, time.perf_counter(), result, emitted)
         return news
 
     def reset(self) -> list[Request]:
@@ -169,12 +176,13 @@ class EngineCore:
                 if self.drafter is not None and sequence.max_speculation:
                     self.drafter.admit(draft_request(work))
 
-    def _advance(self, work: Work, speculation: Speculation, verified: Verified | None) -> None:
-        """Move a sequence on by what was verified, cut where it stops, KV memory included."""
-        sequence = work.sequence
+    def _advance(self, work: Work, speculation: Speculation, verified: Verified | None) -> int:
+        """Move a sequence on by what was verified, cut where it stops, KV memory included; return its new tokens."""
+        sequence, kept = work.sequence, 0
         sequence.computed += work.count
         if verified is not None:
             advance = sequence.stop.advance(verified.tokens)
+            kept = advance.kept
             sequence.tokens += verified.tokens[: advance.kept]
             sequence.text += advance.text
             if verified.logprobs is not None:
@@ -187,6 +195,7 @@ class EngineCore:
                 self.stats.speculation.record(len(speculation), verified.accepted, advance.kept)
         self.kv.commit(sequence.table, sequence.tokens, sequence.computed)
         self.kv.truncate(sequence.table, len(sequence.tokens))
+        return kept
 
     def _settle(self, works: list[Work]) -> list[Request]:
         """Free what ended, let held-back samples start, and return the requests with news."""
@@ -233,12 +242,3 @@ class EngineCore:
         self.scheduler.remove(sequence)
         if self.drafter is not None and sequence.max_speculation:
             self.drafter.release(sequence.id)
-
-    def _count(self, works: list[Work], result: RoundResult, rest: float) -> None:
-        result.times.rest += rest
-        self.stats.times.add(result.times)
-        self.stats.num_rounds += 1
-        self.stats.num_rows += result.num_rows
-        for work in works:
-            work.sequence.stats.times.add(result.times)
-            work.sequence.stats.num_rounds += 1

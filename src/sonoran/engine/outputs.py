@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from sonoran.engine.cache_stats import CacheStats
 from sonoran.engine.sequence import Request, Sequence
 from sonoran.engine.stats import SpeculationStats, Times
 from sonoran.types import CompletionOutput, RequestOutput
@@ -28,17 +29,19 @@ def request_metrics(request: Request, num_spec_tokens: int) -> dict[str, Any]:
     ``ttft_s`` is from arrival to the first token of any sample; ``tpot_s`` is (end - first token) / (tokens -
     1), averaged over the samples weighted by their tokens; ``tokens_per_s`` is output tokens / (end -
     arrival). ``time_s`` sums the rounds that the request took part in, which it may have shared.
-    ``speculative_decoding`` (vLLM's shape) is there when a speculation was verified.
+    ``speculative_decoding`` (vLLM's shape, and what `CacheStats` counts) is there when a speculation was verified
+    or a draft worker was asked for one.
     """
     sequences = request.sequences
     generated = sum(len(s.tokens) - s.prompt_length for s in sequences)
     started = [s.stats.started for s in sequences if s.stats.started is not None]
     first = [s.stats.first_token for s in sequences if s.stats.first_token is not None]
     end = max((s.stats.finished for s in sequences if s.stats.finished is not None), default=request.arrival)
-    times, speculation = Times(), SpeculationStats()
+    times, speculation, cache = Times(), SpeculationStats(), CacheStats()
     for sequence in sequences:
         times.add(sequence.stats.times)
         speculation.add(sequence.stats.speculation)
+        cache.add(sequence.stats.cache)
     metrics: dict[str, Any] = {
         "num_prompt_tokens": len(request.prompt_token_ids),
         "num_cached_tokens": sequences[0].num_cached,
@@ -53,9 +56,11 @@ def request_metrics(request: Request, num_spec_tokens: int) -> dict[str, Any]:
         "tokens_per_s": generated / (end - request.arrival) if generated and end > request.arrival else 0.0,
         "time_s": times.as_dict(),
     }
-    if speculation.num_spec_steps:
+    of_cache = cache.as_dict()
+    if speculation.num_spec_steps or of_cache:
         metrics["speculative_decoding"] = {
             **speculation.as_dict(num_spec_tokens),
+            **of_cache,
             "per_step_drafted": [n for s in sequences for n in s.stats.per_step_drafted],
             "per_step_accepted": [n for s in sequences for n in s.stats.per_step_accepted],
         }

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from sonoran.backends.base import Backend
-from sonoran.engine.drafters.base import Drafter, DraftRequest
+from sonoran.engine.drafters.base import CachingDrafter, Drafter, DraftRequest, DraftRound
 from sonoran.engine.rows import trunk_rows
 from sonoran.engine.scheduler import Work
 from sonoran.engine.stats import Times
@@ -24,6 +24,17 @@ from sonoran.types import FloatArray
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """Seconds at which the parts of a round began and ended."""
+
+    begin: float
+    drafted: float  # the drafter has answered
+    packed: float  # the rows of the pass are ready
+    ran: float
+    sampled: float
+
+
 @dataclass(slots=True)
 class RoundResult:
     """What became of each work, in order: a verification, an error, or None in the middle of a prompt."""
@@ -31,7 +42,9 @@ class RoundResult:
     speculations: list[Speculation]
     verified: list[Verified | SonoranError | None]
     num_rows: int
+    marks: Marks
     times: Times = field(default_factory=Times)
+    draft: DraftRound | None = None  # when a draft worker was asked
 
 
 def run_round(
@@ -60,7 +73,11 @@ def run_round(
         first = last
     sampled = time.perf_counter()
     times = Times(drafted - begin, ran - packed, sampled - ran, packed - drafted)
-    return RoundResult(speculations, verified, len(rows), times)
+    marks = Marks(begin, drafted, packed, ran, sampled)
+    draft = None
+    if isinstance(drafter, CachingDrafter) and any(work.speculate > 0 for work in works):
+        draft = drafter.last_round
+    return RoundResult(speculations, verified, len(rows), marks, times, draft)
 
 
 def propose(works: Sequence[Work], drafter: Drafter | None) -> list[Speculation]:

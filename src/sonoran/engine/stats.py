@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from sonoran.engine.cache_stats import CacheStats
+
 
 @dataclass(slots=True)
 class SpeculationStats:
@@ -120,6 +122,11 @@ class Times:
         self.sampling += other.sampling
         self.rest += other.rest
 
+    @property
+    def total(self) -> float:
+        """All of it."""
+        return self.draft + self.verification + self.sampling + self.rest
+
     def as_dict(self) -> dict[str, float]:
         """Return seconds by name, and their sum."""
         names = ("draft", "verification", "sampling", "rest")
@@ -132,6 +139,7 @@ class SequenceStats:
     """Counters of one sequence. `times` sums the rounds it took part in; a batch shares its rounds."""
 
     speculation: SpeculationStats = field(default_factory=SpeculationStats)
+    cache: CacheStats = field(default_factory=CacheStats)
     times: Times = field(default_factory=Times)
     num_rounds: int = 0
     per_step_drafted: list[int] = field(default_factory=list)
@@ -152,6 +160,7 @@ class EngineStats:
     """Totals since the engine was made."""
 
     speculation: SpeculationStats = field(default_factory=SpeculationStats)
+    cache: CacheStats = field(default_factory=CacheStats)
     times: Times = field(default_factory=Times)
     num_rounds: int = 0
     num_rows: int = 0
@@ -173,6 +182,7 @@ class EngineStats:
             "num_generated_tokens": self.num_generated_tokens,
             "time_s": self.times.as_dict(),
         }
-        if self.speculation.num_spec_steps:
-            totals["speculative_decoding"] = self.speculation.as_dict(num_spec_tokens)
+        cache = self.cache.as_dict()
+        if self.speculation.num_spec_steps or cache:
+            totals["speculative_decoding"] = {**self.speculation.as_dict(num_spec_tokens), **cache}
         return totals

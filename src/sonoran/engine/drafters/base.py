@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
 
 from sonoran.sampling.params import SamplingParams
 from sonoran.sampling.proposals import Speculation
-from sonoran.types import Outcome
+from sonoran.types import Origin, Outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,38 @@ class DraftRequest:
     params: SamplingParams
     seed: int
     outcome: Outcome | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DraftAnswer:
+    """How a speculation from a speculation cache came about.
+
+    `before` is the origin of the speculation whose outcome was looked up, None when nothing was verified before.
+    `fan_out` is F_0..F_K that was in force when that outcome was predicted; empty if nothing was predicted.
+    """
+
+    origin: Origin
+    before: Origin | None
+    fan_out: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class DraftRound:
+    """A question to a draft worker: seconds that the target waited, and what the worker says of its work.
+
+    `hidden_s` is draft work done while the target verified, `exposed_s` draft work that the reply waited for.
+    `answers` are by sequence; those that the worker did not know, or answered with nonsense, are not there.
+    """
+
+    waited_s: float
+    hidden_s: float = 0.0
+    exposed_s: float = 0.0
+    answers: dict[int, DraftAnswer] = field(default_factory=dict)
+
+    @property
+    def hit(self) -> bool:
+        """Whether every answer came from the cache, and there was one."""
+        return bool(self.answers) and all(a.origin == "primary" for a in self.answers.values())
 
 
 class Drafter(Protocol):
@@ -69,4 +101,14 @@ class Drafter(Protocol):
 
     def close(self) -> None:
         """Free everything; calling twice is harmless."""
+        ...
+
+
+@runtime_checkable
+class CachingDrafter(Protocol):
+    """A drafter that answers from a speculation cache, and says how."""
+
+    @property
+    def last_round(self) -> DraftRound | None:
+        """The last `propose`; None when nobody was asked in it."""
         ...

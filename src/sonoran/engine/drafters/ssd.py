@@ -14,7 +14,7 @@ from typing import Any
 
 from sonoran.draftworker.client import WorkerClient
 from sonoran.draftworker.messages import Answer, Item, Prefill, Speculations
-from sonoran.engine.drafters.base import DraftRequest
+from sonoran.engine.drafters.base import DraftAnswer, DraftRequest, DraftRound
 from sonoran.engine.drafters.ssd_answers import read_answer
 from sonoran.engine.drafters.ssd_stats import SsdStats
 from sonoran.errors import SonoranError, WorkerError
@@ -64,6 +64,7 @@ class SsdDrafter:
         self._told: dict[int, _Told] = {}
         self._generation = 0
         self._round: _Round | None = None
+        self.last_round: DraftRound | None = None  # None when the worker was not asked
         self._complained = False
         self._stats = SsdStats()
 
@@ -81,6 +82,7 @@ class SsdDrafter:
         """Return what the worker has for each sequence; nothing for those that it does not know (yet)."""
         begin = time.perf_counter()
         self._end_round(requests, begin)
+        self.last_round = None
         speculations = [EMPTY] * len(requests)
         self._stats.rounds += 1
         if self.client.state != "up":
@@ -118,7 +120,7 @@ class SsdDrafter:
         """Have the worker forget every sequence."""
         names = list(self._told)
         self._told.clear()
-        self._round = None
+        self._round = self.last_round = None
         if names:
             self.client.free(names)
 
@@ -172,6 +174,7 @@ class SsdDrafter:
         asked = time.perf_counter()
         reply = self.client.speculate(items)
         waited = time.perf_counter() - asked
+        self.last_round = DraftRound(waited)
         if reply is None:
             self._stats.rounds_without_reply += 1
             self._stats.miss_waits.add(waited)
@@ -179,7 +182,9 @@ class SsdDrafter:
         if len(reply.answers) != len(items):
             self._complain(WorkerError(f"{len(reply.answers)} answers to {len(items)} questions"))
             return None
-        if not self._stats.worked(reply.hidden_ms, reply.exposed_ms):
+        if self._stats.worked(reply.hidden_ms, reply.exposed_ms):
+            self.last_round = DraftRound(waited, 1e-3 * reply.hidden_ms, 1e-3 * reply.exposed_ms)
+        else:
             self._complain(WorkerError(f"times of {reply.hidden_ms} and {reply.exposed_ms} ms"))
         hit = all(answer.origin == "primary" for answer in reply.answers)
         (self._stats.hit_waits if hit else self._stats.miss_waits).add(waited)
@@ -205,6 +210,8 @@ class SsdDrafter:
         told.refused = 0
         told.origin = answer.origin
         self._stats.answered(answer.origin, before, answer.fan_out)
+        if self.last_round is not None:
+            self.last_round.answers[item.sequence] = DraftAnswer(answer.origin, before, tuple(answer.fan_out))
         return speculation
 
     def _end_round(self, requests: Sequence[DraftRequest], now: float) -> None:
