@@ -144,11 +144,11 @@ class WorkerClient:
             finally:
                 connection.awaited = None
 
-    def worker_stats(self) -> dict[str, Any] | None:
-        """Return the worker's own counters; None when it does not tell within a moment."""
+    def worker_stats(self, trace: int | None = None) -> dict[str, Any] | None:
+        """Return the worker's own counters, None when it does not tell in a moment; `trace` as in StatsRequest."""
         with self._lock:
             self._connection.worker_stats = None
-            if not self._connection.send(StatsRequest(), time.monotonic()):
+            if not self._connection.send(StatsRequest(trace), time.monotonic()):
                 return None
         deadline = time.monotonic() + _STATS_WAIT_S
         while time.monotonic() < deadline:

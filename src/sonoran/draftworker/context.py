@@ -15,6 +15,7 @@ from sonoran.draftworker.model import DraftModel
 from sonoran.draftworker.sequences import DraftSequence
 from sonoran.draftworker.settings import AUTO, SpeculationSettings
 from sonoran.sampling.proposals import Law
+from sonoran.trace.spans import SpanLog
 from sonoran.types import FloatArray
 
 DEFAULT_BUDGET = 8
@@ -53,6 +54,7 @@ class Context:
     cache: SpeculationCache = field(default_factory=SpeculationCache)
     latency: RowLatency = field(default_factory=RowLatency)
     counters: Counters = field(default_factory=Counters)
+    spans: SpanLog | None = None  # recorded while there is one
 
     @classmethod
     def make(
@@ -82,11 +84,14 @@ class Context:
         """KV slots per block."""
         return self.model.kv.block_size
 
-    def forward(self, rows: Rows) -> FloatArray:
-        """Run one draft pass, timed."""
+    def forward(self, rows: Rows, what: str) -> FloatArray:
+        """Run one draft pass, timed; ``what`` it is for is its name in a trace."""
         begin = time.perf_counter()
         logits = self.model.backend.forward(rows)
-        self.latency.observe(len(rows), 1e3 * (time.perf_counter() - begin))
+        end = time.perf_counter()
+        self.latency.observe(len(rows), 1e3 * (end - begin))
+        if self.spans is not None:
+            self.spans.add(what, begin, end, rows=len(rows))
         self.counters.passes += 1
         self.counters.rows += len(rows)
         return logits

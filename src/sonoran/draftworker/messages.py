@@ -120,7 +120,9 @@ class Heartbeat(msgspec.Struct, tag="heartbeat", frozen=True):
 
 
 class StatsRequest(msgspec.Struct, tag="stats_request", frozen=True):
-    """Ask for the worker's counters."""
+    """Ask for the worker's counters. ``trace`` spans of its work are kept from now on; 0 ends that, and asks for them."""
+
+    trace: int | None = None
 
 
 class Stats(msgspec.Struct, tag="stats", frozen=True):

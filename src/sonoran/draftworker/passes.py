@@ -18,7 +18,7 @@ def read_prompts(context: Context, sequences: Iterable[DraftSequence]) -> Iterat
                 break
             size = min(s.unread, context.model.max_rows)
             part = TrunkPart(s.tokens[s.computed : s.computed + size], s.computed, 0, s.table.blocks)
-            context.forward(trunk_rows([part], context.block_size))
+            context.forward(trunk_rows([part], context.block_size), "prompt")
             s.computed += size
             yield
 
@@ -38,7 +38,7 @@ def draft_just_in_time(context: Context, sequences: Iterable[DraftSequence]) -> 
             # The last committed token always runs again: its logits are wanted.
             fresh = s.tokens[min(s.computed, len(s.tokens) - 1) :] if step == 0 else drafted[s.id][-1:]
             parts.append(TrunkPart(fresh, len(s.tokens) + step - len(fresh), 1, s.table.blocks))
-        logits = context.forward(trunk_rows(parts, context.block_size))
+        logits = context.forward(trunk_rows(parts, context.block_size), "just in time")
         for s, row in zip(active, logits, strict=True):
             token, law = context.sample(s, row, drafted[s.id])
             drafted[s.id].append(token)

@@ -171,7 +171,8 @@ class Server:
         elif isinstance(message, Heartbeat):
             return message
         elif isinstance(message, StatsRequest):
-            return Stats({**session.speculator.stats(), "num_clients": len(self._sessions)})
+            trace = {} if message.trace is None else session.speculator.trace(message.trace)
+            return Stats({**session.speculator.stats(), **trace, "num_clients": len(self._sessions)})
         return None
 
     def _catch_up(self, identity: bytes, session: Session) -> None:

@@ -48,6 +48,10 @@ class SpeculatorLike(Protocol):
         """Return counters."""
         ...
 
+    def trace(self, limit: int) -> dict[str, Any]:
+        """Keep the newest ``limit`` spans from now on; return those kept so far, and the time on their clock."""
+        ...
+
     def close(self) -> None:
         """Free everything."""
         ...

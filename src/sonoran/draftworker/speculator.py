@@ -25,6 +25,7 @@ from sonoran.draftworker.settings import SpeculationSettings
 from sonoran.draftworker.tree import draft_round
 from sonoran.errors import ConfigError
 from sonoran.sampling.proposals import EMPTY
+from sonoran.trace.spans import SpanLog, to_plain
 from sonoran.types import Origin
 
 _SHOWN: tuple[Origin, ...] = ("primary", "draft")
@@ -66,6 +67,9 @@ class Speculator:
         answers = [_answer(item, s) for item, s in zip(message.items, found, strict=True)]
         hidden, self._hidden_s = 1e3 * self._hidden_s, 0.0
         self._replied = time.perf_counter()
+        if self._context.spans is not None:
+            origins = [answer.origin for answer in answers]
+            self._context.spans.add("reply", begin, self._replied, origins=origins)
         return Speculations(message.round, answers, hidden, exposed)
 
     def work(self) -> Iterator[None]:
@@ -104,6 +108,12 @@ class Speculator:
             "draft_ms": context.backup.draft_ms,
             "pass_ms_by_rows": context.latency.as_dict(),
         }
+
+    def trace(self, limit: int) -> dict[str, Any]:
+        """Keep the newest ``limit`` spans from now on; return those kept so far, and the time on their clock."""
+        kept = self._context.spans.spans() if self._context.spans is not None else []
+        self._context.spans = SpanLog(limit) if limit > 0 else None
+        return {"spans": to_plain(kept), "clock_s": time.perf_counter()}
 
     def close(self) -> None:
         """Free everything that this client holds."""

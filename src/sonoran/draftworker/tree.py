@@ -43,7 +43,7 @@ def draft_round(context: Context, sequences: Iterable[DraftSequence]) -> Iterato
     for step in range(max(part.steps for part in trees)):
         active = tree.active(step)
         tokens = np.array([paths[branch][-1] for branch in active], np.int32)
-        logits = context.forward(tree_rows(tree, step, tokens))
+        logits = context.forward(tree_rows(tree, step, tokens), "tree step")
         _grow(context, batch, tree, step, paths, logits)
         yield
 
@@ -54,7 +54,7 @@ def _trunk_pass(context: Context, batch: list[DraftSequence]) -> list[FloatArray
     for s in batch:
         start = min(s.computed, len(s.tokens) - 1)
         parts.append(TrunkPart([*s.tokens[start:], *s.sent.tokens], start, len(s.sent) + 1, s.table.blocks))
-    logits = context.forward(trunk_rows(parts, context.block_size))
+    logits = context.forward(trunk_rows(parts, context.block_size), "trunk pass")
     for s in batch:
         s.computed, s.ahead, s.stale = len(s.tokens), len(s.sent), False
         context.model.kv.commit(s.table, s.tokens, s.computed)

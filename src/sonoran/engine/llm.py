@@ -18,8 +18,10 @@ from sonoran.engine.opening import Reporting
 from sonoran.engine.prompts import Message, Params, Prompt, as_conversations, as_prompts, pair
 from sonoran.engine.runner import EngineClosedError, EngineThread
 from sonoran.engine.sequence import Request
+from sonoran.engine.tracing import end_tracing, start_tracing
 from sonoran.errors import SonoranError
 from sonoran.sampling.params import SamplingParams
+from sonoran.trace.spans import MAX_SPANS, Span
 from sonoran.types import RequestOutput
 from sonoran.weights.registry import DEFAULT_TARGET
 
@@ -162,6 +164,14 @@ class LLM:
     def statistics(self) -> dict[str, Any]:
         """Return totals since the model was loaded: tokens, rounds, times in seconds, speculation."""
         return self._runner.call(self._runner.core.statistics)
+
+    def start_trace(self, limit: int = MAX_SPANS) -> None:
+        """Record what target and draft worker do from now on: the newest `limit` spans of each."""
+        self._runner.call(lambda: start_tracing(self._runner.core, limit))
+
+    def end_trace(self) -> dict[str, list[Span]]:
+        """Stop recording; return the spans of ``target`` and, with a draft worker, of ``draft worker``."""
+        return self._runner.call(lambda: end_tracing(self._runner.core))
 
     def check_invariants(self) -> None:
         """Raise RuntimeError when KV memory is lost or held by nobody."""

@@ -6,8 +6,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-MAX_SPANS = 100_000
-"""The most that a log keeps, so that what a worker sends of them stays far below the longest message."""
+MAX_SPANS = 20_000
+"""The most that a log keeps (a round has about ten), far below what the longest message of a worker holds."""
 
 
 @dataclass(frozen=True, slots=True)
