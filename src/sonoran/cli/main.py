@@ -6,7 +6,17 @@ import importlib
 
 import typer
 
-COMMANDS = ("generate", "models", "doctor", "bench", "plan", "check_draft", "draft_worker", "simulate", "calibrate")
+COMMANDS = (
+    "generate",
+    "models",
+    "doctor",
+    "bench",
+    "plan",
+    "check_draft",
+    "draft_worker",
+    "simulate",
+    "calibrate",
+)
 
 app = typer.Typer(
     name="sonoran",

@@ -1,0 +1,106 @@
+"""A drafter around a drafter: a policy decides K anew for each round, down to none."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from sonoran.calibrate.policy import AutoPolicy
+from sonoran.calibrate.timing import Clock
+from sonoran.engine.drafters.base import Drafter, DraftRequest
+from sonoran.sampling.proposals import EMPTY, Speculation
+
+
+class AdaptiveDrafter:
+    """Proposes what the inner drafter proposes for the policy's K; with K = 0 nothing, at no cost.
+
+    A round is timed from one ``propose`` to the next, when both are for the same sequences.
+    """
+
+    def __init__(
+        self, inner: Drafter, policy: AutoPolicy, reason: str = "", clock: Clock = time.perf_counter
+    ) -> None:
+        self.inner, self.policy, self.reason, self._clock = inner, policy, reason, clock
+        self._proposed: dict[int, int] = {}  # tokens of the last speculation, by sequence
+        self._round: tuple[float, tuple[int, ...], int] | None = None  # begin, sequences, K
+
+    @property
+    def max_context(self) -> int | None:
+        """Tokens that the draft can see."""
+        return self.inner.max_context
+
+    def admit(self, request: DraftRequest) -> None:
+        """Let the inner drafter read a prompt, unless it is not in use."""
+        if self.policy.k > 0:
+            self.inner.admit(request)
+
+    def propose(self, requests: Sequence[DraftRequest]) -> list[Speculation]:
+        """Return speculations of the K that is best now."""
+        now, names = self._clock(), tuple(request.sequence_id for request in requests)
+        self._learn(requests, names, now)
+        k = self.policy.choose(len(requests))
+        self._round = (now, names, k)
+        if k == 0:
+            for name in names:
+                self._proposed.pop(name, None)
+            return [EMPTY] * len(requests)
+        asked = [
+            replace(
+                request,
+                wanted=min(k, request.wanted),
+                # The outcome of a round without a speculation is none of the inner drafter's.
+                outcome=request.outcome if request.sequence_id in self._proposed else None,
+            )
+            for request in requests
+        ]
+        speculations = self.inner.propose(asked)
+        self._proposed.update({name: len(s) for name, s in zip(names, speculations, strict=True)})
+        return speculations
+
+    def release(self, sequence_id: int) -> None:
+        """Forget a sequence."""
+        self._proposed.pop(sequence_id, None)
+        self._round = None
+        self.inner.release(sequence_id)
+
+    def reset(self) -> None:
+        """Forget every sequence; what was learnt stays."""
+        self._proposed.clear()
+        self._round = None
+        self.inner.reset()
+
+    def check_invariants(self) -> None:
+        """Raise RuntimeError when sequences are left that were never released."""
+        if self._proposed:
+            raise RuntimeError(f"the adaptive drafter still holds sequences {sorted(self._proposed)}")
+        self.inner.check_invariants()
+
+    def stats(self) -> dict[str, Any]:
+        """Return the inner drafter's counters, and K, acceptance, switches and probes of the policy."""
+        policy = self.policy
+        return {
+            **self.inner.stats(),
+            "auto": {
+                "num_speculative_tokens": policy.k,
+                "acceptance": policy.acceptance,
+                "num_switches": policy.switches,
+                "num_probes": policy.probes,
+                "reason": self.reason,
+            },
+        }
+
+    def close(self) -> None:
+        """Free the draft."""
+        self.inner.close()
+
+    def _learn(self, requests: Sequence[DraftRequest], names: tuple[int, ...], now: float) -> None:
+        for request in requests:
+            if request.outcome is not None:
+                self.policy.observe_outcome(
+                    self._proposed.get(request.sequence_id, 0), request.outcome.accepted
+                )
+        if self._round is not None and self._round[1] == names:
+            begin, _, k = self._round
+            self.policy.observe_time(k, len(names), 1e3 * (now - begin))

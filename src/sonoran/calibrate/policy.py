@@ -1,0 +1,273 @@
+"""Which K now: a profile's prediction, corrected by what is observed, with hysteresis. K = 0 is AR."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from sonoran.calibrate.placements import Placement, Workload, costs_for, nearest_acceptance
+from sonoran.calibrate.predict import predict_all
+from sonoran.calibrate.profile import Profile
+from sonoran.calibrate.replay import replay_lengths
+from sonoran.errors import PlanError
+from sonoran.simulate.behaviour import length_law, stretch
+from sonoran.simulate.closed_form import autoregressive, synchronous
+from sonoran.simulate.plan import Mode, RoundPlan
+from sonoran.theory.rounds import tokens_from_lengths
+
+SWITCH_GAIN = 0.05
+"""A change of K must promise this much."""
+
+PATIENCE = 4
+"""... for that many rounds in a row. Leaving what is slower than AR takes one round fewer than this."""
+
+FIRST_PROBE = 64
+PROBE_GROWTH = 4
+LAST_PROBE = 4096
+PROBE_ROUNDS = 4
+PROBE_K = 2
+
+CHECK_DRIFT = 1.25
+"""When rounds have become that much slower or faster, two rounds of AR tell whether AR has too."""
+
+CHECK_ROUNDS = 2
+CHECK_PAUSE = 32
+_CLIP = 4.0  # a first round counts as at most that much slower than predicted,
+_OUTLIER = 1.5  # and a later one as that much slower than those before it
+
+
+@dataclass(frozen=True, slots=True)
+class RoundModel:
+    """Predicted ms of a round for K = 0..K_max at one batch size."""
+
+    batch: int
+    round_ms: tuple[float, ...]
+
+
+class Rounds(Protocol):
+    """What a policy knows beforehand."""
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """Acceptance by position."""
+        ...
+
+    def model(self, batch: int) -> RoundModel:
+        """Return predicted rounds of a batch."""
+        ...
+
+
+class ProfileRounds:
+    """Rounds of one placement in SD or SSD, from a profile, computed once for each batch size.
+
+    Raises PlanError when the profile has no acceptance for the workload.
+    """
+
+    def __init__(
+        self, profile: Profile, placement: Placement, mode: Mode, k_max: int, context: int, temperature: float
+    ) -> None:
+        self._profile, self._placement, self._mode, self._k_max = profile, placement, mode, k_max
+        self._context, self._temperature = context, temperature
+        self._models: dict[int, RoundModel] = {}
+        acceptance = nearest_acceptance(profile, self._workload(1))
+        if acceptance is None:
+            raise PlanError("the profile has no acceptance; calibrate with a draft")
+        longest = max(len(trace.rejected) for trace in acceptance.traces)
+        if longest < 2:
+            raise PlanError("the calibration texts are too short to tell acceptance; calibrate again")
+        counts = replay_lengths(acceptance, min(k_max, longest - 1))
+        reached, rates = sum(counts), []
+        for stopped in counts[:-1]:
+            # Four observations at the pooled rate, for positions that were hardly ever reached.
+            rates.append((reached - stopped + 4.0 * acceptance.rate) / (reached + 4.0))
+            reached -= stopped
+        self._rates = tuple(rates)
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """Acceptance by position."""
+        return self._rates
+
+    def model(self, batch: int) -> RoundModel:
+        """Return predicted rounds of a batch; sizes between powers of two share the next larger one."""
+        size = 1 << max(0, batch - 1).bit_length()
+        if size not in self._models:
+            self._models[size] = self._predict(size)
+        return self._models[size]
+
+    def _predict(self, batch: int) -> RoundModel:
+        workload = self._workload(batch)
+        costs = costs_for(self._profile, self._placement, workload)
+        plain = autoregressive(RoundPlan("ar", batch=batch), costs).round_ms
+        if self._mode == "sd":
+            rounds = [synchronous(RoundPlan("sd", k, batch), costs, 1.0).round_ms for k in self._ks()]
+            return RoundModel(batch, (plain, *rounds))
+        alone = Placement("alone", self._placement.target_cores)
+        found = predict_all(
+            self._profile, workload, k_values=self._ks(), budgets=(4, 8, 16), where=(alone, self._placement)
+        )
+        # Rounds whose speed and tokens agree with the best prediction for each K.
+        best: dict[int, float] = {}
+        for p in found:
+            if p.mode == "ssd":
+                emitted = tokens_from_lengths(length_law(self._rates, p.num_speculative_tokens))
+                ms = 1e3 * batch * emitted / p.tokens_per_s
+                best[p.num_speculative_tokens] = min(best.get(p.num_speculative_tokens, math.inf), ms)
+        return RoundModel(batch, (plain, *(best.get(k, math.inf) for k in self._ks())))
+
+    def _ks(self) -> range:
+        return range(1, self._k_max + 1)
+
+    def _workload(self, batch: int) -> Workload:
+        return Workload(batch, self._context, self._temperature)
+
+
+@dataclass(slots=True)
+class AutoPolicy:
+    """Chooses K for each round; told what became of the rounds. ``k`` is in force, 0 is AR.
+
+    Acceptance is a running rate, which bends the profile's rates by position; rounds of either kind, with and
+    without a speculation, have a running ratio of measured to predicted time. AR is left for a short probe after
+    64 rounds, then 256, 1024, 4096, because without a speculation nothing is learnt about acceptance. When rounds
+    with a speculation take another time than they did, two rounds of AR show whether the machine or the draft did it.
+    """
+
+    rounds: Rounds
+    k_max: int
+    memory: float = 0.97  # what an observation is worth after the next
+    prior: float = 8.0  # tokens that the profile's acceptance counts for
+    k: int = 0
+    switches: int = 0
+    probes: int = 0
+    _passed: float = field(init=False)
+    _reached: float = field(init=False)
+    _slow: dict[bool, float] = field(default_factory=dict)  # measured / predicted ms, by "speculates"
+    _rival: int = 0
+    _votes: int = 0
+    _plain_rounds: int = 0
+    _next_probe: int = FIRST_PROBE
+    _probing: int = 0
+    _started: bool = False
+    _stretch: tuple[bool, int] = (False, 0)  # kind of the last rounds timed, and how many of it in a row
+    _checked: float = 1.0  # the ratio of rounds with a speculation when AR was last looked at
+    _checking: int = 0
+    _pause: int = 0
+
+    def __post_init__(self) -> None:
+        if self.k_max < 1:
+            raise PlanError(f"a policy needs k_max >= 1, got {self.k_max!r}")
+        self._base = self._pooled()
+        self._reached = self.prior
+        self._passed = self.prior * self._base
+
+    _base: float = field(default=0.0, init=False)
+
+    @property
+    def acceptance(self) -> float:
+        """Return the running acceptance rate."""
+        return self._passed / self._reached
+
+    def observe_outcome(self, proposed: int, accepted: int) -> None:
+        """Count a verification; one of nothing says nothing."""
+        if proposed < 1:
+            return
+        self._passed = self.memory * self._passed + accepted
+        self._reached = self.memory * self._reached + min(proposed, accepted + 1)
+
+    def observe_time(self, k: int, batch: int, ms: float) -> None:
+        """Count the time of a whole round with that K and batch."""
+        predicted = self.rounds.model(batch).round_ms[min(k, self.k_max)]
+        if not (math.isfinite(predicted) and ms > 0.0):
+            return
+        kind, count = self._stretch
+        count = count + 1 if kind == (k > 0) else 0
+        self._stretch = (k > 0, count)
+        # What was known from before the other kind of round may be out of date: the first rounds weigh more.
+        known = self._slow.get(k > 0)
+        limit, centre = (_CLIP, 1.0) if known is None or count == 0 else (_OUTLIER, known)
+        ratio = min(limit * centre, max(centre / limit, ms / predicted))
+        known = ratio if known is None else known
+        self._slow[k > 0] = known + max(0.15, 1.0 / (count + 2)) * (ratio - known)
+
+    def speeds(self, batch: int) -> list[float]:
+        """Return the expected tokens per ms of one sequence for K = 0..k_max."""
+        model = self.rounds.model(batch)
+        power = math.log(min(max(self.acceptance, 1e-3), 0.999)) / math.log(min(max(self._base, 1e-3), 0.999))
+        rates = stretch(self.rounds.rates, power)
+        # A kind of round that was never timed is taken to be as slow as the other: the machine is the same.
+        known = (
+            self._slow.get(True, self._slow.get(False, 1.0)),
+            self._slow.get(False, self._slow.get(True, 1.0)),
+        )
+        found = [1.0 / (model.round_ms[0] * known[1])]
+        for k in range(1, self.k_max + 1):
+            found.append(tokens_from_lengths(length_law(rates, k)) / (model.round_ms[k] * known[0]))
+        return found
+
+    def choose(self, batch: int) -> int:
+        """Return K for the next round of a batch."""
+        speeds = self.speeds(batch)
+        best = max(range(len(speeds)), key=speeds.__getitem__)
+        if not self._started:
+            self._started = True
+            self.k = best if speeds[best] >= (1.0 + SWITCH_GAIN) * speeds[0] else 0
+            return self.k
+        self._vote(best, speeds)
+        if self.k > 0:
+            self._plain_rounds = 0
+            return 0 if self._checks() else self.k
+        return self._probe()
+
+    def _checks(self) -> bool:
+        """Whether this round is one of AR, to see what the machine does."""
+        if self._checking:
+            self._checking -= 1
+            return True
+        self._pause = max(0, self._pause - 1)
+        now = self._slow.get(True, self._checked)
+        if self._pause or 1.0 / CHECK_DRIFT < now / self._checked < CHECK_DRIFT:
+            return False
+        self._checked, self._pause, self._checking = now, CHECK_PAUSE, CHECK_ROUNDS - 1
+        return True
+
+    def _vote(self, best: int, speeds: Sequence[float]) -> None:
+        """Change K when the same direction has been better for some rounds."""
+        losing = self.k > 0 and speeds[self.k] < speeds[0]
+        wanted = best
+        if losing and speeds[best] < (1.0 + SWITCH_GAIN) * speeds[0]:
+            wanted = 0
+        better = speeds[wanted] >= (1.0 + SWITCH_GAIN) * speeds[self.k] or (losing and wanted == 0)
+        if wanted == self.k or not better:
+            self._votes = 0
+            return
+        # Votes for different K above 0 are votes for the same thing.
+        same = self._votes > 0 and (wanted > self.k) == (self._rival > self.k)
+        self._votes = self._votes + 1 if same else 1
+        self._rival = wanted
+        if self._votes >= PATIENCE - losing:
+            self.k, self._votes = wanted, 0
+            self.switches += 1
+
+    def _probe(self) -> int:
+        if self._probing:
+            self._probing -= 1
+            return min(PROBE_K, self.k_max)
+        self._plain_rounds += 1
+        if self._plain_rounds >= self._next_probe:
+            self._plain_rounds, self._probing = 0, PROBE_ROUNDS - 1
+            self._next_probe = min(LAST_PROBE, PROBE_GROWTH * self._next_probe)
+            self.probes += 1
+            return min(PROBE_K, self.k_max)
+        return 0
+
+    def _pooled(self) -> float:
+        """Return passed / reached of the profile's rates, for speculations of k_max tokens."""
+        alive, passed, reached = 1.0, 0.0, 0.0
+        for i in range(self.k_max):
+            rate = self.rounds.rates[min(i, len(self.rounds.rates) - 1)]
+            reached += alive
+            alive *= rate
+            passed += alive
+        return passed / reached
