@@ -13,6 +13,8 @@ from typer.testing import CliRunner
 from sonoran.cli import generate
 from tests.tiny_models import make_gguf
 
+EXACT = ("--draft-quantize", "file")  # the same weights on both sides, so that every token is accepted
+
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:
@@ -45,7 +47,7 @@ def test_the_text_goes_to_standard_output_and_the_speed_to_standard_error(model:
 
 
 def test_the_json_document(model: str) -> None:
-    found = document("hello", "-m", model, "-n", "9", "--ignore-eos", "--draft", model, "-k", "3")
+    found = document("hello", "-m", model, "-n", "9", "--ignore-eos", "--draft", model, "-k", "3", *EXACT)
     assert {"text", "token_ids", "finish_reason", "usage", "metrics"} <= set(found)
     assert found["finish_reason"] == "length"
     usage, metrics = found["usage"], found["metrics"]
@@ -62,8 +64,25 @@ def test_drafts_do_not_change_the_text(model: str, sampling: tuple[str, ...]) ->
     plain = document(*options)
     for draft in (model, "ngram"):
         assert document(*options, "--draft", draft)["token_ids"] == plain["token_ids"]
-    result = call(*options, "--draft", model)
+    result = call(*options, "--draft", model, *EXACT)
     assert "100% of drafted tokens accepted" in result.stderr
+
+
+def test_the_modes_give_one_text_and_ssd_tells_its_hits(model: str) -> None:
+    options = ("hello world hello world", "-m", model, "-n", "20", "--ignore-eos")
+    plain = document(*options, "--mode", "ar")
+    assert "speculative_decoding" not in plain["metrics"]  # type: ignore[operator]
+    for mode in ("sd", "ssd"):
+        found = document(*options, "--mode", mode, "--draft", model, *EXACT)
+        assert found["token_ids"] == plain["token_ids"]
+        speculation = found["metrics"]["speculative_decoding"]  # type: ignore[index]
+        assert speculation["draft_acceptance_rate"] == 1.0
+        assert ("num_cache_hits" in speculation) == (mode == "ssd")
+    assert document(*options, "--mode", "ngram")["token_ids"] == plain["token_ids"]
+    ssd = ("--mode", "ssd", "--draft", model, "--fan-out", "2,1,1,3", "-k", "3", "--backup", "none")
+    result = call(*options, *ssd)
+    assert result.exit_code == 0, result.stderr
+    assert "hits in the speculation cache" in result.stderr
 
 
 def test_prompts_come_from_a_file_or_from_standard_input(model: str, tmp_path: Path) -> None:
@@ -95,6 +114,44 @@ def test_the_chat_template_can_be_left_out_and_takes_a_system_message(model: str
         (("hello", "--draft-vocab", "50"), "--draft-vocab without a draft"),
         (("hello", "--draft", "ngram", "--draft-threads", "1"), "belongs to method 'draft_model'"),
         (("hello", "--draft", "nowhere.gguf"), "no such file"),
+        (("hello", "--mode", "sssd"), "unknown mode 'sssd'; did you mean 'ssd'?"),
+        (("hello", "--mode", "ar", "--draft", "auto"), "--mode ar and --draft auto contradict"),
+        (("hello", "--mode", "ssd", "--draft", "ngram"), "--mode ssd and --draft ngram contradict"),
+        (("hello", "-k", "4"), "--num-speculative-tokens without a draft"),
+        (("hello", "--mode", "sd", "--fan-out", "uniform"), "--fan-out is for SSD"),
+        (("hello", "--budget", "4", "--backup", "draft"), "--budget, --backup is for SSD"),
+        (("hello", "--draft-address", "tcp://127.0.0.1:1"), "--draft-address is for SSD"),
+        (("hello", "--mode", "ssd", "--fan-out", "unifrom"), "did you mean 'uniform'?"),
+        (("hello", "--mode", "ssd", "--fan-out", "2,x"), "--fan-out must be a rule or numbers"),
+        (("hello", "--mode", "ssd", "--fan-out", "2,1", "--budget", "3"), "--budget has no effect beside"),
+        (("hello", "--mode", "ssd", "--budget", "many"), "--budget must be a whole number or auto"),
+        (("hello", "--mode", "ssd", "--budget", "0"), "budget must be from 1 to 256"),
+        (("hello", "--mode", "ssd", "--backup", "drft"), "did you mean 'draft'?"),
+        (("hello", "--mode", "ssd", "--saguaro-c", "0.5"), "needs --verification rejection"),
+        (
+            (
+                "hello",
+                "--mode",
+                "ssd",
+                "--saguaro-c",
+                "2",
+                "--verification",
+                "rejection",
+                "--temperature",
+                "1",
+            ),
+            "saguaro_c must lie in [0, 1], got 2.0",
+        ),
+        (("hello", "--mode", "ssd", "--draft-key-file", "k"), "it needs a draft_address"),
+        (
+            ("hello", "--mode", "ssd", "--draft-address", "tcp://127.0.0.1:1", "--draft", "auto"),
+            "needs a model, or the draft_address",
+        ),
+        (
+            ("hello", "--mode", "ssd", "--draft-address", "tcp://127.0.0.1:1", "--draft-threads", "1"),
+            "decided where the worker at tcp://127.0.0.1:1 was started",
+        ),
+        (("hello", "--mode", "ssd", "--draft-address", "tcp://192.0.2.1:1"), "so it needs keys"),
         (("hello", "--verification", "coupel"), "did you mean 'coupled'"),
         (("hello", "--system", "x", "--raw"), "--system needs the chat template"),
         (("hello" * 300, "--max-model-len", "20"), "max_model_len is 20"),

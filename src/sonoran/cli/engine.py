@@ -1,4 +1,4 @@
-"""What commands that load models share: options in common, the speculative configuration, progress bars."""
+"""What commands that load models share: options in common, progress bars."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from sonoran.cli.common import err
 from sonoran.cli.pulling import pull_progress
 from sonoran.engine.llm import LLM
 from sonoran.engine.opening import Reporting
-from sonoran.errors import ConfigError
 
 MODEL = "Model: a known name (sonoran models list), a GGUF file, or a model directory."
 DRAFT = "What drafts: none, auto (the default draft), ngram, or a model."
@@ -34,21 +33,6 @@ ContextOption = Annotated[
 ]
 SeedOption = Annotated[int | None, typer.Option("--seed", help="Seed; the same seed gives the same text.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
-
-
-def speculative_config(draft: str, num_speculative_tokens: int, **options: Any) -> dict[str, Any] | None:
-    """Return the configuration for ``--draft``; options left at None are not part of it.
-
-    Raises ConfigError when options are given that ``--draft none`` leaves without effect.
-    """
-    given = {key: value for key, value in options.items() if value is not None}
-    if draft == "none":
-        if given:
-            names = ", ".join("--draft-" + key.removeprefix("draft_").replace("_", "-") for key in given)
-            raise ConfigError(f"{names} without a draft; add --draft auto, ngram, or a model")
-        return None
-    config: dict[str, Any] = {"num_speculative_tokens": num_speculative_tokens, **given}
-    return {"method": "ngram", **config} if draft == "ngram" else {"model": draft, **config}
 
 
 @contextmanager

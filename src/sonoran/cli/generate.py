@@ -18,8 +18,16 @@ from sonoran.cli.engine import (
     QuantizeOption,
     SeedOption,
     ThreadsOption,
-    TokensOption,
     load,
+)
+from sonoran.cli.speculation import (
+    AddressOption,
+    BackupOption,
+    BudgetOption,
+    FanOutOption,
+    KeyFileOption,
+    ModeOption,
+    SaguaroOption,
     speculative_config,
 )
 from sonoran.engine.llm import LLM
@@ -30,7 +38,8 @@ from sonoran.weights.registry import DEFAULT_TARGET
 
 EXAMPLES = (
     'Examples:  sonoran generate "Reverse a list in Python"  |  '
-    'sonoran generate --draft auto -k 4 --temperature 0.7 --seed 1 "Tell a story"  |  '
+    'sonoran generate --mode ssd -k 4 --temperature 0.7 --seed 1 "Tell a story"  |  '
+    'sonoran generate --mode sd --draft draft.gguf "Sort a list in Go"  |  '
     "sonoran generate --file prompt.txt --json  |  echo 'def f(x):' | sonoran generate - --raw"
 )
 
@@ -45,8 +54,14 @@ def generate(
     prompt: Annotated[str | None, typer.Argument(help="The prompt; - reads standard input.")] = None,
     file: Annotated[Path | None, typer.Option("--file", "-f", help="Read the prompt from a file.")] = None,
     model: ModelOption = DEFAULT_TARGET,
+    mode: ModeOption = None,
     draft: DraftOption = "none",
-    num_speculative_tokens: TokensOption = 4,
+    num_speculative_tokens: Annotated[
+        int | None,
+        typer.Option(
+            "--num-speculative-tokens", "-k", help="Tokens drafted for each verification; default 4."
+        ),
+    ] = None,
     temperature: Annotated[float, typer.Option(help="0 takes the most likely token.")] = 0.0,
     top_p: Annotated[
         float, typer.Option(help="Keep the most likely tokens with this total probability.")
@@ -75,6 +90,12 @@ def generate(
     draft_cores: Annotated[str | None, typer.Option(help="Cores of the draft.")] = None,
     draft_quantize: Annotated[str | None, typer.Option(help="Precision of the draft.")] = None,
     draft_vocab: Annotated[int | None, typer.Option(help="Draft only ids below this.")] = None,
+    draft_address: AddressOption = None,
+    draft_key_file: KeyFileOption = None,
+    fan_out: FanOutOption = None,
+    budget: BudgetOption = None,
+    backup: BackupOption = None,
+    saguaro_c: SaguaroOption = None,
     max_model_len: ContextOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -89,13 +110,22 @@ def generate(
         }
     )  # fmt: skip
     speculative = speculative_config(
+        mode,
         draft,
         num_speculative_tokens,
-        threads=draft_threads,
-        cores=draft_cores,
-        quantize=draft_quantize,
-        draft_vocab=draft_vocab,
-    )
+        draft_options={
+            "threads": draft_threads, "cores": draft_cores, "quantize": draft_quantize, "vocab": draft_vocab,
+        },
+        ssd_options={
+            "address": draft_address, "key_file": draft_key_file, "fan_out": fan_out, "budget": budget,
+            "backup": backup, "saguaro_c": saguaro_c,
+        },
+    )  # fmt: skip
+    if saguaro_c is not None and saguaro_c < 1.0 and (params.greedy or params.verification != "rejection"):
+        raise ConfigError(
+            f"--saguaro-c {saguaro_c:g} has no effect here; it needs --verification rejection and a "
+            "temperature above 0"
+        )
     options = {"threads": threads, "cores": cores, "quantize": quantize, "max_model_len": max_model_len}
     with load(model, speculative, **options, max_num_seqs=1) as llm:
         output = stream(llm, encode(llm, text, system, chat), params, quiet=json)
@@ -168,7 +198,7 @@ def as_json(output: RequestOutput, model: str) -> dict[str, Any]:
 
 
 def summary(metrics: dict[str, Any]) -> str:
-    """Return one line: tokens, time to first token, time per output token, tokens per second, acceptance."""
+    """Return one line: tokens, time to first token, time per output token, tokens per second, acceptance, hits."""
     parts = [f"{metrics['num_generated_tokens']} tokens"]
     if metrics["ttft_s"] is not None:
         parts.append(f"first after {metrics['ttft_s']:.2f} s")
@@ -181,4 +211,6 @@ def summary(metrics: dict[str, Any]) -> str:
             f"{speculation['draft_acceptance_rate']:.0%} of drafted tokens accepted, "
             f"{speculation['mean_acceptance_length']:.2f} tokens per verification"
         )
+        if speculation.get("num_cache_lookups"):
+            parts.append(f"{speculation['cache_hit_rate']:.0%} hits in the speculation cache")
     return ", ".join(parts)

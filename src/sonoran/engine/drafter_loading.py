@@ -79,15 +79,9 @@ def build_drafter(
     )
 
 
-def _worker_drafter(
-    target: OpenModel,
-    draft: OpenModel | None,
-    target_blocks: int,
-    config: EngineConfig,
-    speculative: SpeculativeConfig,
-    reporting: Reporting,
-) -> Drafter:
-    settings = SpeculationSettings(
+def worker_settings(speculative: SpeculativeConfig) -> SpeculationSettings:
+    """Return what a worker is told of how to speculate. Raises ConfigError for values that make no sense."""
+    return SpeculationSettings(
         num_speculative_tokens=speculative.num_speculative_tokens,
         fan_out=speculative.fan_out,  # type: ignore[arg-type]  # checked there
         budget=speculative.budget,
@@ -96,12 +90,22 @@ def _worker_drafter(
         backup=speculative.backup,  # type: ignore[arg-type]  # checked there
         saguaro_c=speculative.saguaro_c,
     )
+
+
+def _worker_drafter(
+    target: OpenModel,
+    draft: OpenModel | None,
+    target_blocks: int,
+    config: EngineConfig,
+    speculative: SpeculativeConfig,
+    reporting: Reporting,
+) -> Drafter:
     hello = Hello(
         PROTOCOL_VERSION,
         target.tokenizer.fingerprint(),
         target.file.config.vocab_size,
         list(target.tokenizer.eos_ids),
-        settings.to_mapping(),
+        worker_settings(speculative).to_mapping(),
     )
     if draft is None:
         keys = load_keys(speculative.draft_key_file, "client") if speculative.draft_key_file else None

@@ -7,7 +7,7 @@ from pathlib import Path
 from sonoran.backends.native import NativeBackend, kv_bytes_per_block
 from sonoran.config import EngineConfig, SpeculativeConfig
 from sonoran.engine.core import EngineCore
-from sonoran.engine.drafter_loading import build_drafter, separate_cores
+from sonoran.engine.drafter_loading import build_drafter, separate_cores, worker_settings
 from sonoran.engine.opening import Reporting, open_draft, open_with_tokenizer
 from sonoran.errors import ConfigError
 from sonoran.tokenization.tokenizer import Tokenizer
@@ -31,6 +31,8 @@ def build_engine(
     Raises ModelError, DownloadError, CompatibilityError, ConfigError.
     """
     reporting = reporting or Reporting()
+    if speculative is not None and speculative.method == "ssd":
+        worker_settings(speculative)
     target = open_with_tokenizer(model, reporting)
     draft = open_draft(target, speculative, reporting)
     config, speculative = separate_cores(config, speculative)
