@@ -48,6 +48,37 @@ def test_options_reach_the_modes_they_are_for():
     assert "draft_vocab" not in modes["ngram"].plan.speculative_config
 
 
+def test_the_draft_of_ssd_has_cores_of_its_own():
+    modes = by_name(
+        plan_modes(
+            ["ar", "sd", "ssd"],
+            cores=(0,),
+            draft_cores=(1,),
+            draft_options={"draft_vocab": 100},
+            extra={"ssd": {"fan_out": "uniform", "budget": 5}},
+        )
+    )
+    assert modes["ssd"].plan.cores == modes["sd"].plan.cores == (0,)
+    assert modes["ssd"].plan.speculative_config == {
+        "method": "ssd", "model": "auto", "num_speculative_tokens": 4, "verification": "coupled",
+        "draft_vocab": 100, "cores": (1,), "fan_out": "uniform", "budget": 5,
+    }  # fmt: skip
+    assert modes["ar"].plan == modes["sd"].plan
+
+
+def test_a_worker_that_runs_already_takes_the_place_of_the_draft():
+    [mode] = plan_modes(
+        ["ssd"],
+        draft_cores=(1,),
+        draft_options={"quantize": "int8"},
+        extra={"ssd": {"draft_address": "tcp://127.0.0.1:5757"}},
+    )
+    assert mode.plan.speculative_config == {
+        "method": "ssd", "num_speculative_tokens": 4, "verification": "coupled",
+        "draft_address": "tcp://127.0.0.1:5757",
+    }  # fmt: skip
+
+
 def test_a_method_that_the_engine_lacks_is_refused(monkeypatch):
     monkeypatch.delitem(METHOD_KEYS, "ngram")
     with pytest.raises(ConfigError, match="mode 'ngram': this engine does not know the method 'ngram' yet"):
@@ -61,6 +92,7 @@ def test_a_method_that_the_engine_lacks_is_refused(monkeypatch):
         (["ssd-all"], {}, "unknown mode 'ssd-all'"),
         (["sd"], {"num_speculative_tokens": 99}, "num_speculative_tokens must be a whole number"),
         (["sd"], {"extra": {"sd": {"fan_outt": 1}}}, "unknown speculative_config key 'fan_outt'"),
+        (["ssd"], {"extra": {"ssd": {"prompt_lookup_min": 1}}}, "belongs to method 'ngram'"),
         (["sd"], {"verification": "couple"}, "verification 'couple' is unknown; did you mean 'coupled'?"),
     ],
 )

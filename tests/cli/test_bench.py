@@ -104,6 +104,22 @@ def test_decode_as_json(tiny):
     assert (answer["dataset"], answer["num_prompts"], answer["max_tokens"]) == ("humaneval", 2, 6)
 
 
+@pytest.mark.skipif(len(_native.available_cores()) < 2, reason="needs two cores")
+def test_decode_with_ssd_as_json(tiny):
+    other = _native.available_cores()[1]
+    result = decode(
+        tiny, "--modes", "ar,sd,ssd", "--cores", CORE, "--draft-cores", other, "--json",
+        "--ssd-config", '{"fan_out": "uniform", "budget": 6}',
+    )  # fmt: skip
+    assert result.exit_code == 0, result.stderr
+    answer = json.loads(result.stdout)
+    assert answer["identical_texts"]
+    assert set(answer["ratios"]) == {"sd/ar", "ssd/ar", "ssd/sd"}
+    assert 0.0 <= answer["hit_rate"] == answer["modes"]["ssd"]["hit_rate"] <= 1.0
+    assert answer["modes"]["sd"]["hit_rate"] is None
+    assert answer["modes"]["ssd"]["acceptance_rate"] is not None
+
+
 def test_decode_as_a_table(tiny):
     result = decode(tiny, "--modes", "ar,sd", "--temperature", 1.0)
     assert result.exit_code == 0, result.stderr

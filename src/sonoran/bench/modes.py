@@ -8,7 +8,7 @@ from typing import Any
 
 from sonoran.bench.decode import Run
 from sonoran.bench.peers import LlamaCpp
-from sonoran.config import METHOD_KEYS, SpeculativeConfig
+from sonoran.config import COMMON_KEYS, METHOD_KEYS, SpeculativeConfig
 from sonoran.engine.llm import LLM
 from sonoran.errors import ConfigError, nearest
 from sonoran.sampling.params import SamplingParams
@@ -57,7 +57,8 @@ def plan_modes(
 
     ``ar`` runs the target on `cores`; ``sd`` and ``ngram`` run target and draft there, one after the other;
     ``ssd`` runs the draft on `draft_cores` at the same time. ``-all`` modes have both sets of cores for
-    everything. `extra` holds more speculative options by method ("sd", "ssd"). Autoregressive decoding
+    everything. `extra` holds more speculative options by method ("sd", "ssd"); a ``draft_address`` there takes the
+    place of the draft and its placement. Autoregressive decoding
     shares the engine of a mode with the same target placement, so the same weights in the same memory are
     compared. Raises ConfigError.
     """
@@ -81,7 +82,10 @@ def plan_modes(
             config |= {"model": draft, **(draft_options or {})}
         if method == "ssd" and draft_cores is not None:
             config["cores"] = draft_cores
-        config |= (extra or {}).get(kind, {})
+        own = (extra or {}).get(kind, {})
+        if "draft_address" in own:  # that worker has its own model, cores and precision
+            config = {key: value for key, value in config.items() if key in COMMON_KEYS}
+        config |= own
         SpeculativeConfig.from_mapping(config)
         items = tuple(sorted((key, _frozen(value)) for key, value in config.items()))
         modes.append(Mode(name, True, EnginePlan(place, items)))
