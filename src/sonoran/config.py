@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeVar, cast, get_args
 
 from sonoran.errors import ConfigError, nearest
 
-Method = Literal["draft_model", "ngram", "ssd"]
+Method = Literal["draft_model", "ngram", "ssd", "auto"]
 Verification = Literal["coupled", "rejection"]
 Quantize = Literal["bf16", "int8", "int4"]
 DraftQuantize = Literal["file", "bf16", "int8", "int4"]
@@ -20,11 +20,14 @@ METHOD_KEYS: dict[str, frozenset[str]] = {
     | {"fan_out", "fan_out_primary", "fan_out_backup", "budget", "backup", "saguaro_c", "draft_address"}
     | {"draft_key_file"},
     "ngram": frozenset({"prompt_lookup_min", "prompt_lookup_max"}),
+    "auto": frozenset({"model", "draft_vocab", "quantize"}),
 }
 """Keys of a speculative configuration that only make sense for one method."""
 
 COMMON_KEYS = frozenset({"method", "num_speculative_tokens", "verification"})
 MAX_SPECULATIVE_TOKENS = 64
+AUTO_SPECULATIVE_TOKENS = 8
+"""Method auto chooses K for each round, up to this unless asked for otherwise."""
 
 C = TypeVar("C")
 
@@ -106,8 +109,8 @@ class SpeculativeConfig:
                 f"prompt_lookup_min ({self.prompt_lookup_min}) exceeds prompt_lookup_max "
                 f"({self.prompt_lookup_max})"
             )
-        if self.method == "draft_model" and not self.model:
-            raise ConfigError("method 'draft_model' needs a model: a path, a name, or 'auto'")
+        if self.method in ("draft_model", "auto") and not self.model:
+            raise ConfigError(f"method {self.method!r} needs a model: a path, a name, or 'auto'")
         if self.method == "ssd":
             self._check_worker()
 
@@ -138,6 +141,8 @@ class SpeculativeConfig:
         method = cast(Method, values["method"])
         if method == "ngram" and values.get("model") == "ngram":
             del values["model"]
+        if method == "auto":
+            values.setdefault("num_speculative_tokens", AUTO_SPECULATIVE_TOKENS)
         for key in sorted(set(values) - COMMON_KEYS - METHOD_KEYS[method]):
             owners = [name for name, keys in METHOD_KEYS.items() if key in keys]
             raise ConfigError(

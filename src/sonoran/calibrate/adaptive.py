@@ -13,6 +13,41 @@ from sonoran.engine.drafters.base import Drafter, DraftRequest
 from sonoran.sampling.proposals import EMPTY, Speculation
 
 
+class NoDrafter:
+    """Proposes nothing, and says why: AR by choice."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+
+    @property
+    def max_context(self) -> int | None:
+        """Return None: nothing is read."""
+        return None
+
+    def admit(self, request: DraftRequest) -> None:
+        """Do nothing."""
+
+    def propose(self, requests: Sequence[DraftRequest]) -> list[Speculation]:
+        """Return nothing for each."""
+        return [EMPTY] * len(requests)
+
+    def release(self, sequence_id: int) -> None:
+        """Do nothing."""
+
+    def reset(self) -> None:
+        """Do nothing."""
+
+    def check_invariants(self) -> None:
+        """Nothing is held."""
+
+    def stats(self) -> dict[str, Any]:
+        """Return why nothing is proposed."""
+        return {"auto": {"num_speculative_tokens": 0, "reason": self.reason}}
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
 class AdaptiveDrafter:
     """Proposes what the inner drafter proposes for the policy's K; with K = 0 nothing, at no cost.
 

@@ -30,6 +30,11 @@ def build_engine(
 
     Raises ModelError, DownloadError, CompatibilityError, ConfigError.
     """
+    if speculative is not None and speculative.method == "auto":
+        # What is fastest is known above the engine; this is the only place that reaches up there.
+        from sonoran.calibrate.auto import build_auto
+
+        return build_auto(model, config, speculative, reporting)
     reporting = reporting or Reporting()
     if speculative is not None and speculative.method == "ssd":
         worker_settings(speculative)
