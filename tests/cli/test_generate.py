@@ -47,7 +47,9 @@ def test_the_text_goes_to_standard_output_and_the_speed_to_standard_error(model:
 
 
 def test_the_json_document(model: str) -> None:
-    found = document("hello", "-m", model, "-n", "9", "--ignore-eos", "--draft", model, "-k", "3", *EXACT)
+    found = document(
+        "hello", "-m", model, "-n", "9", "--ignore-eos", "--mode", "sd", "--draft", model, "-k", "3", *EXACT
+    )
     assert {"text", "token_ids", "finish_reason", "usage", "metrics"} <= set(found)
     assert found["finish_reason"] == "length"
     usage, metrics = found["usage"], found["metrics"]
@@ -64,7 +66,7 @@ def test_drafts_do_not_change_the_text(model: str, sampling: tuple[str, ...]) ->
     plain = document(*options)
     for draft in (model, "ngram"):
         assert document(*options, "--draft", draft)["token_ids"] == plain["token_ids"]
-    result = call(*options, "--draft", model, *EXACT)
+    result = call(*options, "--mode", "sd", "--draft", model, *EXACT)
     assert "100% of drafted tokens accepted" in result.stderr
 
 
@@ -72,8 +74,9 @@ def test_the_modes_give_one_text_and_ssd_tells_its_hits(model: str) -> None:
     options = ("hello world hello world", "-m", model, "-n", "20", "--ignore-eos")
     plain = document(*options, "--mode", "ar")
     assert "speculative_decoding" not in plain["metrics"]  # type: ignore[operator]
-    for mode in ("sd", "ssd"):
-        found = document(*options, "--mode", mode, "--draft", model, *EXACT)
+    # Which backup is best is a matter of time, and an n-gram may be wrong where the draft is not.
+    for mode, backup in (("sd", ()), ("ssd", ("--backup", "draft"))):
+        found = document(*options, "--mode", mode, "--draft", model, *EXACT, *backup)
         assert found["token_ids"] == plain["token_ids"]
         speculation = found["metrics"]["speculative_decoding"]  # type: ignore[index]
         assert speculation["draft_acceptance_rate"] == 1.0
@@ -83,6 +86,18 @@ def test_the_modes_give_one_text_and_ssd_tells_its_hits(model: str) -> None:
     result = call(*options, *ssd)
     assert result.exit_code == 0, result.stderr
     assert "hits in the speculation cache" in result.stderr
+
+
+def test_a_draft_leaves_the_mode_to_auto_unless_it_is_placed(model: str) -> None:
+    options = ("hello world hello world", "-m", model, "-n", "20", "--ignore-eos", "--draft", model)
+    plain = document(*options[:-2])
+    for mode in ((), ("--mode", "auto", "-k", "3")):
+        result = call(*options, *mode, "--json")
+        assert result.exit_code == 0, result.stderr
+        assert json.loads(result.stdout)["token_ids"] == plain["token_ids"]
+        assert "auto: " in result.stderr and "sonoran calibrate knows more" in " ".join(result.stderr.split())
+    placed = call(*options, "--draft-threads", "1", "--json")
+    assert placed.exit_code == 0 and "auto: " not in placed.stderr
 
 
 def test_prompts_come_from_a_file_or_from_standard_input(model: str, tmp_path: Path) -> None:

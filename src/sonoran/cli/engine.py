@@ -58,7 +58,14 @@ def load_progress(console: Console = err) -> Iterator[Reporting]:
 
 
 def load(model: str, speculative: dict[str, Any] | None, **options: Any) -> LLM:
-    """Load the models with progress bars; options left at None take the engine's defaults."""
+    """Load the models with progress bars; options left at None take the engine's defaults.
+
+    Method auto says in one line what it chose, and why.
+    """
     given = {key: value for key, value in options.items() if value is not None}
     with load_progress() as reporting:
-        return LLM(model, speculative_config=speculative, reporting=reporting, **given)
+        llm = LLM(model, speculative_config=speculative, reporting=reporting, **given)
+    if speculative is not None and speculative.get("method") == "auto":
+        chosen = llm.statistics().get("drafter", {}).get("auto", {})
+        err.print(f"auto: {chosen.get('reason', 'AR')}", style="dim", highlight=False, soft_wrap=True)
+    return llm

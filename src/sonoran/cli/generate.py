@@ -38,6 +38,7 @@ from sonoran.weights.registry import DEFAULT_TARGET
 
 EXAMPLES = (
     'Examples:  sonoran generate "Reverse a list in Python"  |  '
+    'sonoran generate --draft auto "Reverse a list in Python"  |  '
     'sonoran generate --mode ssd -k 4 --temperature 0.7 --seed 1 "Tell a story"  |  '
     'sonoran generate --mode sd --draft draft.gguf "Sort a list in Go"  |  '
     "sonoran generate --file prompt.txt --json  |  echo 'def f(x):' | sonoran generate - --raw"
@@ -59,7 +60,9 @@ def generate(
     num_speculative_tokens: Annotated[
         int | None,
         typer.Option(
-            "--num-speculative-tokens", "-k", help="Tokens drafted for each verification; default 4."
+            "--num-speculative-tokens",
+            "-k",
+            help="Tokens drafted for each verification; default 4, in mode auto at most 8.",
         ),
     ] = None,
     temperature: Annotated[float, typer.Option(help="0 takes the most likely token.")] = 0.0,

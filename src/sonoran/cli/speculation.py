@@ -8,13 +8,15 @@ import typer
 
 from sonoran.errors import ConfigError, nearest
 
-MODES = ("ar", "sd", "ssd", "ngram")
-_METHODS = {"sd": "draft_model", "ssd": "ssd", "ngram": "ngram"}
+MODES = ("auto", "ar", "sd", "ssd", "ngram")
+_METHODS = {"auto": "auto", "sd": "draft_model", "ssd": "ssd", "ngram": "ngram"}
 DEFAULT_TOKENS = 4
 
 ModeOption = Annotated[
     str | None,
-    typer.Option(help="ar, sd, ssd or ngram; default: ar without --draft, sd with it."),
+    typer.Option(
+        help="auto (what is fastest), ar, sd, ssd or ngram; default: ar without --draft, auto with it."
+    ),
 ]
 AddressOption = Annotated[
     str | None, typer.Option("--draft-address", help="ssd: a worker that runs already, tcp://HOST:PORT.")
@@ -52,8 +54,8 @@ def speculative_config(
     `draft_options` have the names of ``--draft-...``, `ssd_options` those of SSD's own options, both with underscores
     and without ``draft_``. Raises ConfigError for a mode that does not fit the draft, and for options without effect.
     """
-    mode = _settle(mode, draft)
     of_draft, of_ssd = _given(draft_options), _given(ssd_options)
+    mode = _settle(mode, draft, placed="threads" in of_draft or "cores" in of_draft)
     if mode == "ar":
         of_draft |= {} if num_speculative_tokens is None else {"num_speculative_tokens": 0}
     if mode == "ar" and of_draft:
@@ -93,15 +95,19 @@ def _given(options: dict[str, Any] | None) -> dict[str, Any]:
     return {key: value for key, value in (options or {}).items() if value is not None}
 
 
-def _settle(mode: str | None, draft: str) -> str:
-    """Return the mode that was asked for, or that follows from the draft."""
+def _settle(mode: str | None, draft: str, placed: bool) -> str:
+    """Return the mode that was asked for, or that follows from the draft.
+
+    A draft model leaves the choice to ``auto``, unless it was placed by hand.
+    """
     if mode is None:
-        return {"none": "ar", "ngram": "ngram"}.get(draft, "sd")
+        return {"none": "ar", "ngram": "ngram"}.get(draft, "sd" if placed else "auto")
     if mode not in MODES:
         raise ConfigError(f"unknown mode {mode!r}{nearest(mode, MODES)}")
     fits = {
         "ar": draft == "none",
         "ngram": draft in ("none", "ngram"),
+        "auto": draft != "ngram",
         "sd": draft != "ngram",
         "ssd": draft != "ngram",
     }
