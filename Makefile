@@ -19,7 +19,7 @@ BUILD_TOOLS := "scikit-build-core>=0.10" "nanobind>=2.4" "cmake>=3.18" ninja
 .PHONY: help demo install models test lint format bench wheel clean
 
 help:
-	@echo "make demo     environment, build, models, and an answer of the default model"
+	@echo "make demo     environment, build, models, then AR, SD and SSD race on one prompt (PROMPT=...)"
 	@echo "make test     everything that tests need, then the tests (PYTEST_ARGS=...)"
 	@echo "make lint     ruff, mypy and clang-format; make format rewrites what they can"
 	@echo "make bench    milliseconds per pass of the default target (BENCH_ARGS=...)"
@@ -28,7 +28,7 @@ help:
 	@echo "make clean    remove the environment and everything that was built"
 
 demo: install models
-	$(SONORAN) generate --max-tokens 160 "$(PROMPT)"
+	$(SONORAN) demo --prompt "$(PROMPT)"
 
 install: $(VENV)/.installed
 

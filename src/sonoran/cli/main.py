@@ -8,6 +8,8 @@ import typer
 
 COMMANDS = (
     "generate",
+    "demo",
+    "trace",
     "models",
     "doctor",
     "bench",

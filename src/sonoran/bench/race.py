@@ -1,0 +1,205 @@
+"""A race of the decoding modes on one prompt: AR, SD and SSD over the same weights, one after the other.
+
+Two lanes that run at once would take each other's memory bandwidth, and lanes that take turns would give the draft of
+SSD time that no user has. So one lane runs at a time, each on a fresh engine over the one target in memory, and nothing
+is replayed: what is shown is what was just generated.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sonoran.backends.native import NativeBackend
+from sonoran.bench.lanes import Cores, Lane
+from sonoran.config import EngineConfig
+from sonoran.engine.core import EngineCore
+from sonoran.engine.drafter_loading import build_drafter
+from sonoran.engine.drafters.base import Drafter
+from sonoran.engine.drafters.ssd import SsdDrafter
+from sonoran.engine.loading import plan_memory
+from sonoran.engine.opening import LoadProgress, OpenModel, Reporting, open_draft, open_with_tokenizer
+from sonoran.engine.outputs import request_output
+from sonoran.sampling.params import SamplingParams
+from sonoran.types import RequestOutput
+
+WARMUP_PROMPT = "Count from one to ten."
+WARMUP_TOKENS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """State of the lane that runs: the text so far, and tokens per second since its first token."""
+
+    lane: Lane
+    text: str
+    num_tokens: int
+    tokens_per_s: float
+    worker_pid: int | None  # of SSD's draft worker
+
+
+Show = Callable[[Progress], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """What a lane came to."""
+
+    lane: Lane
+    output: RequestOutput
+
+    @property
+    def token_ids(self) -> list[int]:
+        """The tokens generated."""
+        return self.output.outputs[0].token_ids
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Tokens per second after the first one, the prompt excluded."""
+        tpot = self.output.metrics["tpot_s"]
+        return 1.0 / tpot if tpot else 0.0
+
+
+class Race:
+    """The models of a race. ``run`` may be interrupted at any time; ``close`` (or leaving the block) frees all."""
+
+    def __init__(self, model: str, lanes: Sequence[Lane], reporting: Reporting | None = None) -> None:
+        """Open target and draft, and check that they fit. Raises ModelError, DownloadError, CompatibilityError."""
+        self._reporting = Reporting()
+        self.target = open_with_tokenizer(model, reporting)
+        speculative = next((lane.speculative for lane in lanes if lane.speculative), None)
+        self._draft = open_draft(self.target, speculative, reporting or Reporting())
+        self._lanes = list(lanes)
+        self._stack = ExitStack()
+        self._backend: tuple[Cores, NativeBackend] | None = None
+
+    def encode(self, text: str) -> list[int]:
+        """Return the token ids of a prompt, as a chat if the model has a template."""
+        tokenizer = self.target.tokenizer
+        if tokenizer.has_chat_template:
+            return list(tokenizer.encode_chat([{"role": "user", "content": text}]))
+        return list(tokenizer.encode(text))
+
+    def run(
+        self, prompt: str, params: SamplingParams, show: Show, loading: LoadProgress | None = None
+    ) -> list[Finish]:
+        """Run the lanes in order, after a short warm-up of each. ``show`` is called after every round."""
+        self._reporting = Reporting(load=loading)
+        ids, warmup = self.encode(prompt), self.encode(WARMUP_PROMPT)
+        finishes = []
+        for lane in self._lanes:
+            backend = self._target_on(lane.cores)
+            with ExitStack() as stack:
+                drafter = self._drafter(lane, backend)
+                if drafter is not None:
+                    stack.callback(drafter.close)
+                short = replace(params, max_tokens=WARMUP_TOKENS)
+                _generate(_engine(backend, self.target, drafter, lane), warmup, short, lambda *_: None)
+                core = _engine(backend, self.target, drafter, lane)
+                output = _generate(core, ids, params, _watcher(lane, drafter, show))
+            finishes.append(Finish(lane, output))
+        return finishes
+
+    def _target_on(self, cores: Cores) -> NativeBackend:
+        """Return the target on these cores; one that lies elsewhere is freed before, so that memory has one."""
+        if self._backend is not None and self._backend[0] == cores:
+            return self._backend[1]
+        self._stack.close()
+        file = self.target.file
+        _, blocks = plan_memory(file.config, EngineConfig(max_num_seqs=1))
+        backend = NativeBackend(file, num_blocks=blocks, cores=cores, progress=self._reporting.loading(file))
+        self._stack.callback(backend.close)
+        self._backend = (cores, backend)
+        return backend
+
+    def _drafter(self, lane: Lane, backend: NativeBackend) -> Drafter | None:
+        config = EngineConfig(max_num_seqs=1, cores=lane.cores, enable_prefix_caching=False)
+        return build_drafter(
+            self.target, self._draft, backend.num_blocks, config, lane.speculative, self._reporting
+        )
+
+    def close(self) -> None:
+        """Free the target; what a lane had is freed when the lane ends."""
+        self._stack.close()
+        self._backend = None
+
+    def __enter__(self) -> Race:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def fingerprint(token_ids: Sequence[int]) -> str:
+    """Return the SHA-256 of token ids written in decimal and joined by commas."""
+    return hashlib.sha256(",".join(map(str, token_ids)).encode()).hexdigest()
+
+
+def summary(finishes: Sequence[Finish]) -> dict[str, Any]:
+    """Return one JSON document: modes, ratios to the first lane, hit rate, and whether the texts are identical."""
+    base = finishes[0].tokens_per_s
+    modes = {}
+    for finish in finishes:
+        speculation = finish.output.metrics.get("speculative_decoding", {})
+        modes[finish.lane.name] = {
+            "place": finish.lane.place,
+            "num_tokens": len(finish.token_ids),
+            "tokens_per_s": finish.tokens_per_s,
+            "speed_up": finish.tokens_per_s / base if base else None,
+            "ttft_s": finish.output.metrics["ttft_s"],
+            "mean_acceptance_length": speculation.get("mean_acceptance_length"),
+            "hit_rate": speculation.get("cache_hit_rate"),
+            "sha256": fingerprint(finish.token_ids),
+            "metrics": finish.output.metrics,
+        }
+    return {
+        "modes": modes,
+        "identical_texts": len({mode["sha256"] for mode in modes.values()}) == 1,
+        "text": finishes[0].output.outputs[0].text,
+    }
+
+
+def _engine(backend: NativeBackend, target: OpenModel, drafter: Drafter | None, lane: Lane) -> EngineCore:
+    tokens = lane.speculative.num_speculative_tokens if lane.speculative is not None else 0
+    return EngineCore(
+        backend,
+        target.tokenizer,
+        max_model_len=plan_memory(target.file.config, EngineConfig(max_num_seqs=1))[0],
+        max_num_seqs=1,
+        prefix_caching=False,
+        drafter=drafter,
+        num_speculative_tokens=tokens,
+    )
+
+
+def _generate(
+    core: EngineCore, ids: Sequence[int], params: SamplingParams, watch: Callable[[str, int], None]
+) -> RequestOutput:
+    request = core.prepare("race", ids, params)
+    core.add(request)
+    while core.busy:
+        core.step()
+        sequence = request.sequences[0]
+        watch(sequence.text, len(sequence.output_ids))
+    if request.error is not None:
+        raise request.error
+    return request_output(request, core.num_speculative_tokens)
+
+
+def _watcher(lane: Lane, drafter: Drafter | None, show: Show) -> Callable[[str, int], None]:
+    first: float | None = None
+
+    def watch(text: str, count: int) -> None:
+        nonlocal first
+        now = time.perf_counter()
+        if first is None and count:
+            first = now
+        rate = (count - 1) / (now - first) if first is not None and now > first else 0.0
+        pid = drafter.client.worker_pid if isinstance(drafter, SsdDrafter) else None
+        show(Progress(lane, text, count, rate, pid))
+
+    return watch

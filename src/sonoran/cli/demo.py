@@ -1,0 +1,204 @@
+"""``sonoran demo``: the same prompt in AR, SD and SSD, live side by side, then the speeds and the proof."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+from rich.console import Group
+from rich.live import Live
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from sonoran.bench.lanes import Lane, plan_lanes
+from sonoran.bench.race import Progress, Race, Show, summary
+from sonoran.cli.common import command, err, out, print_json
+from sonoran.cli.engine import JsonOption, ModelOption, load_progress
+from sonoran.engine.opening import LoadProgress
+from sonoran.errors import ConfigError
+from sonoran.sampling.params import SamplingParams
+from sonoran.weights.registry import DEFAULT_TARGET
+
+PROMPT = "Write a Python function that merges two sorted lists, and explain it in two sentences."
+EXAMPLES = (
+    'Examples:  sonoran demo  |  sonoran demo --prompt "Explain recursion" -n 200  |  '
+    "sonoran demo --cores 0-3 --draft-cores 4 --temperature 1 --json"
+)
+NOTE = (
+    "One lane runs at a time: together they would slow each other down. AR, SD and the target of SSD have the same "
+    "cores; SSD also has those of its draft, so AR on all of these cores is shown beside it."
+)
+REDRAW_S = 0.2
+"""Seconds between two pictures. Drawing takes time from whatever runs, from every lane the same share."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command("demo", epilog=EXAMPLES)(demo)
+
+
+@command
+def demo(
+    prompt: Annotated[str, typer.Option("--prompt", "-p", help="What to answer.")] = PROMPT,
+    model: ModelOption = DEFAULT_TARGET,
+    draft: Annotated[
+        str, typer.Option("--draft", "-d", help="Draft of SD and SSD: auto, or a model.")
+    ] = "auto",
+    num_speculative_tokens: Annotated[
+        int, typer.Option("--num-speculative-tokens", "-k", help="Tokens drafted for each verification.")
+    ] = 4,
+    max_tokens: Annotated[int, typer.Option("--max-tokens", "-n", help="Most tokens to generate.")] = 128,
+    temperature: Annotated[float, typer.Option(help="0 takes the most likely token.")] = 0.0,
+    seed: Annotated[int, typer.Option(help="Seed; the same seed gives the same text.")] = 0,
+    cores: Annotated[str | None, typer.Option(help="Cores of the target: 0,2-5.")] = None,
+    draft_cores: Annotated[
+        str | None, typer.Option(help="Cores of SSD's draft; default: the last one.")
+    ] = None,
+    all_cores: Annotated[
+        bool,
+        typer.Option(
+            "--all-cores/--no-all-cores", help="Also run AR on all these cores; loads the target again."
+        ),
+    ] = True,
+    json: JsonOption = False,
+) -> None:
+    """Let AR, SD and SSD answer the same prompt, one after the other, and compare speeds and texts."""
+    if not prompt.strip():
+        raise ConfigError("the prompt is empty")
+    if max_tokens < 2:
+        raise ConfigError(f"--max-tokens must be at least 2 for a speed to be measured, got {max_tokens}")
+    lanes = plan_lanes(
+        cores=cores, draft_cores=draft_cores, draft=draft, num_speculative_tokens=num_speculative_tokens,
+        all_cores=all_cores,
+    )  # fmt: skip
+    params = SamplingParams(temperature=temperature, seed=seed, max_tokens=max_tokens)
+    live = out.is_terminal and not json
+    with load_progress() as reporting:
+        race = Race(model, lanes, reporting)
+    with race, stage(lanes, live) as (show, loading):
+        result = {"model": model, "prompt": prompt, **summary(race.run(prompt, params, show, loading))}
+    if json:
+        print_json({**result, "note": NOTE})
+    else:
+        report(result, with_text=not live)
+    if not result["identical_texts"]:
+        raise typer.Exit(1)
+
+
+@contextmanager
+def stage(lanes: Sequence[Lane], live: bool) -> Iterator[tuple[Show, LoadProgress | None]]:
+    """Yield what shows the race and the loading: panels side by side on a terminal, else a line as a lane begins."""
+    latest: dict[str, Progress] = {}
+    if not live:
+
+        def announce(progress: Progress) -> None:
+            if progress.lane.name not in latest:
+                err.print(f"{progress.lane.name}: {where(progress)}", highlight=False, soft_wrap=True)
+            latest[progress.lane.name] = progress
+
+        yield announce, None
+        return
+    # A thread that draws would compete with what is measured: pictures are drawn between two rounds.
+    with Live(console=out, auto_refresh=False) as screen:
+        drawn = 0.0
+
+        def draw(status: str, at_once: bool) -> None:
+            nonlocal drawn
+            if at_once or time.monotonic() - drawn >= REDRAW_S:
+                screen.update(picture(lanes, latest, status, out.width, out.height), refresh=True)
+                drawn = time.monotonic()
+
+        def show(progress: Progress) -> None:
+            begins = progress.lane.name not in latest
+            latest[progress.lane.name] = progress
+            draw(where(progress), begins)
+
+        def loading(name: str, done: int, total: int) -> None:
+            draw(f"loading {name}: {done / max(1, total):.0%}", False)
+
+        try:
+            yield show, loading
+        finally:
+            draw("", True)
+
+
+def where(progress: Progress) -> str:
+    """Return where a lane runs; for SSD, also which process drafts."""
+    if progress.worker_pid is None:
+        return progress.lane.place
+    return f"{progress.lane.place}; draft worker: process {progress.worker_pid}, kill it and the text stays"
+
+
+def picture(
+    lanes: Sequence[Lane], latest: dict[str, Progress], status: str, width: int, height: int
+) -> Group:
+    """Return the lanes side by side, each with the end of its text that fits."""
+    rows = max(4, min(24, height - 6))
+    columns = max(16, width // len(lanes) - 5)
+    grid = Table.grid(expand=True)
+    panels = []
+    for lane in lanes:
+        grid.add_column(ratio=1)
+        progress = latest.get(lane.name)
+        running = progress is not None and next(reversed(latest)) == lane.name
+        body = tail(progress.text, columns, rows) if progress is not None else ""
+        speed = (
+            f"{progress.tokens_per_s:.1f} tokens/s, {progress.num_tokens}"
+            if progress is not None
+            else "waits"
+        )
+        panels.append(
+            Panel(
+                Text(body, no_wrap=True, overflow="crop"),
+                title=lane.name,
+                subtitle=speed,
+                height=rows + 2,
+                border_style="green" if running else "dim",
+            )
+        )
+    grid.add_row(*panels)
+    return Group(grid, Text(status, style="dim"))
+
+
+def tail(text: str, columns: int, rows: int) -> str:
+    """Return the last `rows` lines of a text broken at `columns`."""
+    lines = []
+    for line in text.expandtabs(4).split("\n"):
+        lines += [line[i : i + columns] for i in range(0, max(1, len(line)), columns)]
+    return "\n".join(lines[-rows:])
+
+
+def report(result: dict[str, Any], *, with_text: bool) -> None:
+    """Print the text if it was not shown yet, the table, and whether the texts are identical."""
+    if with_text:
+        out.print(result["text"], markup=False, highlight=False, soft_wrap=True)
+    table = Table(box=None, header_style="bold")
+    for title in ("mode", "tokens/s", "x AR", "per round", "hits", "sha256 of the token ids"):
+        table.add_column(
+            title, justify="right" if title in ("tokens/s", "x AR", "per round", "hits") else "left"
+        )
+    for name, mode in result["modes"].items():
+        table.add_row(
+            name,
+            f"{mode['tokens_per_s']:.1f}",
+            "-" if mode["speed_up"] is None else f"{mode['speed_up']:.2f}",
+            "-" if mode["mean_acceptance_length"] is None else f"{mode['mean_acceptance_length']:.2f}",
+            "-" if mode["hit_rate"] is None else f"{mode['hit_rate']:.0%}",
+            mode["sha256"][:16],
+        )
+    out.print(table)
+    count = len(result["modes"])
+    if result["identical_texts"]:
+        first = next(iter(result["modes"].values()))
+        out.print(
+            f"The {count} texts are identical, token by token ({first['num_tokens']} tokens):",
+            highlight=False,
+        )
+        out.print(f"sha256 {first['sha256']}", highlight=False, soft_wrap=True)
+    else:
+        out.print(f"[red]The {count} texts differ.[/red]", highlight=False)
+    out.print(NOTE, style="dim", highlight=False)
