@@ -69,8 +69,8 @@ def test_a_useless_draft_loses_little():
 
 def test_a_hopeless_profile_starts_with_ar_and_probes_now_and_then():
     policy = AutoPolicy(Made(rate=0.1), K_MAX)
-    used = drive(policy, 1 + FIRST_PROBE + PROBE_ROUNDS, 0.1)
-    assert used == [0] * FIRST_PROBE + [2] * PROBE_ROUNDS + [0]
+    used = drive(policy, FIRST_PROBE + PROBE_ROUNDS, 0.1)
+    assert used == [0] * (FIRST_PROBE - 1) + [2] * PROBE_ROUNDS + [0]
 
 
 def test_a_probe_discovers_that_speculation_pays_after_all():
@@ -132,6 +132,7 @@ def test_rounds_from_a_profile():
         mode = "sd" if placement.kind == "shared" else "ssd"
         rounds = ProfileRounds(made_up, placement, mode, K_MAX, 256, 0.0)
         assert len(rounds.rates) == K_MAX and all(0.7 < rate < 0.9 for rate in rounds.rates)
+        rounds.prepare(3)
         one, three = rounds.model(1), rounds.model(3)
         assert one.batch == 1 and three.batch == 4 and rounds.model(4) is three
         assert len(one.round_ms) == K_MAX + 1

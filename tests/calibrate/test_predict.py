@@ -50,6 +50,11 @@ def test_every_mode_and_setting_is_there_and_sorted():
     assert {p.method for p in split} == {"formula", "simulation"}
 
 
+def test_simulation_can_be_left_out():
+    predictions = predict_all(profile(), Workload(), simulated=0, **FEW)
+    assert {p.method for p in predictions} == {"formula"}
+
+
 def test_hidden_drafting_wins_where_a_core_is_to_spare():
     choice = best(profile(both_cores=0.95), batch=1)
     assert choice.best.mode == "ssd"

@@ -1,6 +1,8 @@
 """Published speeds again, the format of presets, and the command."""
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 import typer
@@ -73,6 +75,13 @@ def test_ones_own_preset(tmp_path):
     assert answer.value("ar").simulated == pytest.approx(100.0)
     assert answer.value("sd").simulated == pytest.approx(2.5e3 / 13.0, rel=0.01)
     assert answer.value("ssd").published is None
+
+
+def test_the_documented_preset():
+    text = (Path(__file__).parents[2] / "docs" / "calibration.md").read_text(encoding="utf-8")
+    [block] = re.findall(r"```json\n(.*?)```", text, re.DOTALL)
+    [answer] = compare(parse_preset(block, "the documentation"), rounds=200)
+    assert answer.value("ssd").simulated > answer.value("sd").simulated > answer.value("ar").simulated
 
 
 @pytest.mark.parametrize(

@@ -168,6 +168,7 @@ def _adapt(
     core: EngineCore, profile: Profile, placement: Placement, mode: Mode, k_max: int, reason: str
 ) -> EngineCore:
     rounds = ProfileRounds(profile, placement, mode, k_max, CONTEXT, 0.0)
+    rounds.prepare(core.scheduler.max_num_seqs)
     if core.drafter is None:
         raise ConfigError("there is no drafter to adapt")
     return _attach(core, AdaptiveDrafter(core.drafter, AutoPolicy(rounds, k_max), reason))

@@ -97,6 +97,13 @@ class ProfileRounds:
             self._models[size] = self._predict(size)
         return self._models[size]
 
+    def prepare(self, largest: int) -> None:
+        """Predict every batch size up to ``largest`` now, so that serving never waits for it."""
+        size = 1
+        while size < 2 * largest:
+            self.model(size)
+            size *= 2
+
     def _predict(self, batch: int) -> RoundModel:
         workload = self._workload(batch)
         costs = costs_for(self._profile, self._placement, workload)
@@ -106,7 +113,12 @@ class ProfileRounds:
             return RoundModel(batch, (plain, *rounds))
         alone = Placement("alone", self._placement.target_cores)
         found = predict_all(
-            self._profile, workload, k_values=self._ks(), budgets=(4, 8, 16), where=(alone, self._placement)
+            self._profile,
+            workload,
+            k_values=self._ks(),
+            budgets=(4, 8, 16),
+            where=(alone, self._placement),
+            simulated=0,
         )
         # Rounds whose speed and tokens agree with the best prediction for each K.
         best: dict[int, float] = {}
@@ -128,17 +140,18 @@ class ProfileRounds:
 class AutoPolicy:
     """Chooses K for each round; told what became of the rounds. ``k`` is in force, 0 is AR.
 
-    Acceptance is a running rate, which bends the profile's rates by position; rounds of either kind, with and
-    without a speculation, have a running ratio of measured to predicted time. AR is left for a short probe after
-    64 rounds, then 256, 1024, 4096, because without a speculation nothing is learnt about acceptance. When rounds
-    with a speculation take another time than they did, two rounds of AR show whether the machine or the draft did it.
+    It begins with what is best for a single sequence. Acceptance is a running rate, which bends the profile's rates
+    by position; rounds of either kind, with and without a speculation, have a running ratio of measured to predicted
+    time. AR is left for a short probe after 64 rounds, then 256, 1024, 4096, because without a speculation nothing is
+    learnt about acceptance. When rounds with a speculation take another time than they did, two rounds of AR show
+    whether the machine or the draft did it.
     """
 
     rounds: Rounds
     k_max: int
     memory: float = 0.97  # what an observation is worth after the next
     prior: float = 8.0  # tokens that the profile's acceptance counts for
-    k: int = 0
+    k: int = field(default=0, init=False)
     switches: int = 0
     probes: int = 0
     _passed: float = field(init=False)
@@ -149,7 +162,6 @@ class AutoPolicy:
     _plain_rounds: int = 0
     _next_probe: int = FIRST_PROBE
     _probing: int = 0
-    _started: bool = False
     _stretch: tuple[bool, int] = (False, 0)  # kind of the last rounds timed, and how many of it in a row
     _checked: float = 1.0  # the ratio of rounds with a speculation when AR was last looked at
     _checking: int = 0
@@ -161,6 +173,9 @@ class AutoPolicy:
         self._base = self._pooled()
         self._reached = self.prior
         self._passed = self.prior * self._base
+        speeds = self.speeds(1)
+        best = max(range(len(speeds)), key=speeds.__getitem__)
+        self.k = best if speeds[best] >= (1.0 + SWITCH_GAIN) * speeds[0] else 0
 
     _base: float = field(default=0.0, init=False)
 
@@ -210,10 +225,6 @@ class AutoPolicy:
         """Return K for the next round of a batch."""
         speeds = self.speeds(batch)
         best = max(range(len(speeds)), key=speeds.__getitem__)
-        if not self._started:
-            self._started = True
-            self.k = best if speeds[best] >= (1.0 + SWITCH_GAIN) * speeds[0] else 0
-            return self.k
         self._vote(best, speeds)
         if self.k > 0:
             self._plain_rounds = 0

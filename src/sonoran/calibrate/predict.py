@@ -86,10 +86,12 @@ def predict_all(
     budgets: Sequence[int] = DEFAULT_BUDGETS,
     backups: Sequence[Backup] = ("draft", "none"),
     where: Iterable[Placement] | None = None,
+    simulated: int = SIMULATED,
 ) -> list[Prediction]:
     """Return predictions of all configurations, fastest first; AR is always among them. Raises PlanError.
 
-    Without a draft in the profile there is only AR. K that the texts are too short for is left out.
+    Without a draft in the profile there is only AR. K that the texts are too short for is left out. The best
+    ``simulated`` SSD configurations are simulated.
     """
     acceptance = nearest_acceptance(profile, workload)
     predictions: list[Prediction] = []
@@ -110,7 +112,7 @@ def predict_all(
         raise PlanError("the profile has no passes of the target alone for this placement; calibrate again")
     predictions.sort(key=lambda p: -p.tokens_per_s)
     if acceptance is not None:
-        _simulate_best(profile, workload, acceptance, predictions)
+        _simulate_best(profile, workload, acceptance, predictions, simulated)
     return sorted(predictions, key=lambda p: -p.tokens_per_s)
 
 
@@ -177,10 +179,10 @@ def _speculative(
 
 
 def _simulate_best(
-    profile: Profile, workload: Workload, acceptance: Acceptance, predictions: list[Prediction]
+    profile: Profile, workload: Workload, acceptance: Acceptance, predictions: list[Prediction], count: int
 ) -> None:
     """Replace the formulas' answers for the best SSD configurations by simulated ones, in place."""
-    best = [i for i, p in enumerate(predictions) if p.mode == "ssd"][:SIMULATED]
+    best = [i for i, p in enumerate(predictions) if p.mode == "ssd"][:count]
     for index in best:
         p = predictions[index]
         backup: Backup = p.backup or "draft"
