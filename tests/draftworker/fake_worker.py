@@ -40,7 +40,8 @@ class CountingSpeculator:
             os._exit(3)
         if self.options.get("raise_in_round") == self.rounds:
             raise ZeroDivisionError("a mistake of the speculator")
-        time.sleep(self.options.get("slow_s", 0.0))
+        if "slow_s" in self.options:
+            time.sleep(self.options["slow_s"])
         answers = []
         for item in message.items:
             tokens = self.sequences.get(item.sequence)
@@ -60,7 +61,8 @@ class CountingSpeculator:
 
     def work(self) -> Iterator[None]:
         for _ in range(self.options.get("passes", 3)):
-            time.sleep(self.options.get("pass_s", 0.0))
+            if "pass_s" in self.options:
+                time.sleep(self.options["pass_s"])
             self.steps += 1
             yield
 

@@ -31,7 +31,6 @@ from sonoran.draftworker.messages import (
 from sonoran.draftworker.transport import check_address
 from sonoran.errors import SonoranError, WorkerError
 
-_SLICE_S = 0.02  # of waiting for a reply, between looks at whether the worker's process lives
 _BUSY_PAUSE_S, _IDLE_PAUSE_S = 0.02, 0.1
 _STATS_WAIT_S = 0.25
 _LOCAL_PATIENCE_S = 5.0
@@ -133,8 +132,6 @@ class WorkerClient:
             return None
         with self._lock:
             connection, begin = self._connection, time.monotonic()
-            while connection.receive(0.0, begin) is not None:
-                pass
             self._round += 1
             connection.awaited = self._round
             try:
@@ -153,7 +150,7 @@ class WorkerClient:
         deadline = time.monotonic() + _STATS_WAIT_S
         while time.monotonic() < deadline:
             with self._lock:
-                self._connection.receive(0.0, time.monotonic())
+                self._connection.receive(time.monotonic())
                 if self._connection.worker_stats is not None:
                     return self._connection.worker_stats
             time.sleep(0.001)  # a round may go first
@@ -189,7 +186,7 @@ class WorkerClient:
             if left <= 0.0:
                 connection.missed(now, limit)
                 return None
-            message = connection.receive(min(left, _SLICE_S), now)
+            message = connection.receive(now, wait=True)
             if isinstance(message, Speculations) and message.round == self._round:
                 connection.kept()
                 return message

@@ -95,7 +95,7 @@ class Connection:
             return
         if self.state == "connecting" and not self._greeted:
             self._greeted = self._link.send(self._hello)
-        while self.receive(0.0, now) is not None:
+        while self.receive(now) is not None:
             pass
         if self.state == "connecting":
             if now - self._since > self._patience_s:
@@ -112,12 +112,15 @@ class Connection:
         self.lose(WorkerError("the connection to the draft worker broke"), now)
         return False
 
-    def receive(self, timeout_s: float, now: float) -> ToClient | None:
-        """Return the next message, after taking it into account; None when there is none, or nonsense."""
+    def receive(self, now: float, *, wait: bool = False) -> ToClient | None:
+        """Return the next message, after taking it into account; None when there is none, or nonsense.
+
+        With ``wait``, up to 20 ms go by until one comes.
+        """
         if self._link is None:
             return None
         try:
-            message = self._link.receive(timeout_s)
+            message = self._link.receive(wait=wait)
         except WorkerError as error:
             self._take_nonsense(error, now)
             return None
