@@ -5,11 +5,13 @@ import math
 import pytest
 
 from sonoran.calibrate.reading import read_along
-from sonoran.calibrate.replay import replay_lengths
+from sonoran.calibrate.replay import replay_lengths, replay_ssd
+from sonoran.calibrate.traces import Acceptance, Trace
 from sonoran.engine.core import EngineCore
 from sonoran.engine.drafters.model import ModelDrafter
 from sonoran.errors import ConfigError
 from sonoran.sampling.params import SamplingParams
+from tests.draftworker.local import LocalDrafter, toy_model
 from tests.toy_backend import ToyBackend
 from tests.toy_tokenizer import ToyTokenizer
 
@@ -144,3 +146,39 @@ def test_refuses(prompts, message):
     target, draft = ToyBackend(num_blocks=20), ToyBackend(num_blocks=20)
     with pytest.raises(ConfigError, match=message):
         read_along(target, draft, prompts, temperature=0.0, eos_ids=(), max_tokens=N)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("fan_out", [(1, 1, 1, 1), (3, 2, 1, 4), (0, 0, 0, 2)])
+def test_a_trace_predicts_every_hit_of_the_draft_worker(temperature, fan_out, monkeypatch):
+    """SSD in one process, every round's drafting finished in time: the replay knows hits and lengths exactly."""
+    k, tokens = len(fan_out) - 1, 120
+    monkeypatch.setattr("sonoran.calibrate.replay.STARTS", 1)
+    target, draft = pair()
+    law = read_along(
+        target, draft, PROMPTS[:1], temperature=temperature, eos_ids=(), max_tokens=tokens, seed=5
+    ).acceptance[0]
+    # The engine's first token comes from a round without a speculation.
+    [whole] = law.traces
+    rest = Acceptance("coupled", temperature, (Trace(whole.rejected[1:], whole.free[1:]),))
+    replay = replay_ssd(rest, fan_out)
+
+    model = toy_model(noise=0.5, salt=1)
+    drafter = LocalDrafter(
+        model, num_speculative_tokens=k, fan_out="explicit", fan_out_primary=fan_out, backup="draft"
+    )
+    core = EngineCore(pair()[0], ToyTokenizer(), drafter=drafter, num_speculative_tokens=k, max_num_seqs=1)
+    # Some tokens more than the trace has, so that what its last round led to is looked up as well.
+    params = SamplingParams(temperature=temperature, seed=5, max_tokens=tokens + 2 * k, ignore_eos=True)
+    request = core.prepare("r", PROMPTS[0], params)
+    core.add(request)
+    while core.busy:
+        core.step()
+    stats = request.sequences[0].stats
+    accepted = [a for d, a in zip(stats.per_step_drafted, stats.per_step_accepted, strict=True) if d == k]
+    lengths = [a + b for a, b in zip(replay.lengths_hit, replay.lengths_miss, strict=True)]
+    # A replay ends K positions before the text does, with the last whole round.
+    assert [accepted[: replay.rounds].count(i) for i in range(k + 1)] == lengths
+    hits = drafter.origins[1 : replay.rounds + 1].count("primary")
+    assert hits == replay.hits_after_primary + replay.hits_after_backup
+    assert sum(fan_out) < 4 or 0 < hits < replay.rounds
