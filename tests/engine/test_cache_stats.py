@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from sonoran.calibrate.adaptive import AdaptiveDrafter
 from sonoran.engine.cache_stats import CacheStats
 from sonoran.engine.drafters.base import CachingDrafter, DraftAnswer, DraftRequest, DraftRound
 from sonoran.engine.outputs import request_output
@@ -164,6 +165,25 @@ def test_a_batch_shares_its_rounds_and_the_totals_count_them_once() -> None:
     assert total["draft_hidden_s"] == 0.25 * drafter.rounds
     assert all(part["draft_hidden_s"] <= total["draft_hidden_s"] for part in parts)
     assert sum(part["draft_hidden_s"] for part in parts) > total["draft_hidden_s"]
+
+
+def test_a_drafter_around_another_passes_on_what_was_asked() -> None:
+    class Policy:
+        k = 4
+
+        def choose(self, batch: int) -> int:
+            self.k = 4 if self.k == 0 else 0
+            return self.k
+
+        def observe_outcome(self, *_: Any) -> None:
+            pass
+
+        observe_time = observe_outcome
+
+    inner = Cached()
+    adaptive: Any = AdaptiveDrafter(inner, Policy())  # type: ignore[arg-type]
+    request = run(engine(drafter=adaptive), (PROMPT, greedy(30, ignore_eos=True)))[0]
+    assert counters(request)["num_cache_lookups"] == inner.rounds > 2
 
 
 def test_spans_are_recorded_while_there_is_a_log() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from sonoran.calibrate.policy import AutoPolicy
 from sonoran.calibrate.timing import Clock
-from sonoran.engine.drafters.base import Drafter, DraftRequest
+from sonoran.engine.drafters.base import CachingDrafter, Drafter, DraftRequest, DraftRound
 from sonoran.sampling.proposals import EMPTY, Speculation
 
 
@@ -65,6 +65,12 @@ class AdaptiveDrafter:
     def max_context(self) -> int | None:
         """Tokens that the draft can see."""
         return self.inner.max_context
+
+    @property
+    def last_round(self) -> DraftRound | None:
+        """How the inner drafter's worker answered last; None when no worker was asked."""
+        asked = self._round is not None and self._round[2] > 0
+        return self.inner.last_round if asked and isinstance(self.inner, CachingDrafter) else None
 
     def admit(self, request: DraftRequest) -> None:
         """Let the inner drafter read a prompt, unless it is not in use."""

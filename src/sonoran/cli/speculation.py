@@ -68,11 +68,12 @@ def speculative_config(
         return None
     config: dict[str, Any] = {
         "method": _METHODS[mode],
-        "num_speculative_tokens": DEFAULT_TOKENS
-        if num_speculative_tokens is None
-        else num_speculative_tokens,
         **{"draft_vocab" if key == "vocab" else key: value for key, value in of_draft.items()},
     }
+    if num_speculative_tokens is None and mode != "auto":  # which has a default of its own
+        num_speculative_tokens = DEFAULT_TOKENS
+    if num_speculative_tokens is not None:
+        config["num_speculative_tokens"] = num_speculative_tokens
     if mode == "ssd":
         config |= _ssd(of_ssd)
     if mode != "ngram" and not (draft == "none" and "draft_address" in config):

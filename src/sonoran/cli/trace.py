@@ -44,7 +44,7 @@ def trace(
     target_file: Annotated[Path, typer.Option("--out", "-o", help="Where the trace goes.")] = Path(
         "trace.json"
     ),
-    mode: Annotated[str, typer.Option(help="ar, sd, ssd or ngram.")] = "ssd",
+    mode: Annotated[str, typer.Option(help="ar, sd, ssd, ngram or auto.")] = "ssd",
     model: ModelOption = DEFAULT_TARGET,
     draft: DraftOption = "none",
     num_speculative_tokens: Annotated[

@@ -44,4 +44,5 @@ def clock_shift(asked_s: float, answered_s: float, clock_s: object) -> float:
 
 
 def _client(core: EngineCore) -> WorkerClient | None:
-    return core.drafter.client if isinstance(core.drafter, SsdDrafter) else None
+    drafter = getattr(core.drafter, "inner", core.drafter)  # one drafter may stand around another
+    return drafter.client if isinstance(drafter, SsdDrafter) else None
