@@ -28,6 +28,14 @@ def test_autoregressive_decoding_shares_the_engine_of_its_placement():
     assert alone.plan.speculative_config is None
 
 
+def test_auto_shares_the_cores_out_itself_and_its_engine_with_nobody():
+    modes = by_name(plan_modes(["ar", "auto", "auto-all"], cores=(0,), draft_cores=(1,)))
+    assert modes["auto"].plan.cores == (0,) and modes["auto-all"].plan.cores == (0, 1)
+    assert modes["auto"].plan.speculative_config["method"] == "auto"
+    assert "cores" not in modes["auto"].plan.speculative_config
+    assert modes["ar"].plan.speculative_config is None
+
+
 def test_without_cores_everything_may_run_anywhere():
     modes = plan_modes(["ar", "sd-all"])
     assert {mode.plan.cores for mode in modes} == {None}

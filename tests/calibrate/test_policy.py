@@ -5,14 +5,8 @@ import pytest
 
 from sonoran.calibrate.adaptive import AdaptiveDrafter
 from sonoran.calibrate.placements import placements
-from sonoran.calibrate.policy import (
-    FIRST_PROBE,
-    PATIENCE,
-    PROBE_ROUNDS,
-    AutoPolicy,
-    ProfileRounds,
-    RoundModel,
-)
+from sonoran.calibrate.policy import FIRST_PROBE, PATIENCE, PROBE_ROUNDS, AutoPolicy
+from sonoran.calibrate.rounds import ProfileRounds, RoundModel
 from sonoran.engine.core import EngineCore
 from sonoran.engine.drafters.model import ModelDrafter
 from sonoran.errors import PlanError

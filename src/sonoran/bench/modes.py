@@ -13,7 +13,9 @@ from sonoran.engine.llm import LLM
 from sonoran.errors import ConfigError, nearest
 from sonoran.sampling.params import SamplingParams
 
-METHODS: dict[str, str | None] = {"ar": None, "sd": "draft_model", "ngram": "ngram", "ssd": "ssd"}
+METHODS: dict[str, str | None] = {
+    "ar": None, "sd": "draft_model", "ngram": "ngram", "ssd": "ssd", "auto": "auto",
+}  # fmt: skip
 ALL = "-all"
 """Suffix of a mode that gives every core to both models: ``ar-all``, ``sd-all``."""
 
@@ -56,8 +58,8 @@ def plan_modes(
     """Check the modes and place them, before anything is loaded.
 
     ``ar`` runs the target on `cores`; ``sd`` and ``ngram`` run target and draft there, one after the other;
-    ``ssd`` runs the draft on `draft_cores` at the same time. ``-all`` modes have both sets of cores for
-    everything. `extra` holds more speculative options by method ("sd", "ssd"); a ``draft_address`` there takes the
+    ``ssd`` runs the draft on `draft_cores` at the same time; ``auto`` shares the cores out itself.
+    ``-all`` modes have both sets of cores for everything. `extra` holds more speculative options by method ("sd", "ssd"); a ``draft_address`` there takes the
     place of the draft and its placement. Autoregressive decoding
     shares the engine of a mode with the same target placement, so the same weights in the same memory are
     compared. Raises ConfigError.
@@ -96,9 +98,10 @@ def _share(mode: Mode, modes: Sequence[Mode]) -> Mode:
     if mode.speculates:
         return mode
     for other in modes:
-        # The draft of ssd works beside the target all the time; autoregressive decoding stays away from it.
+        # The draft of ssd works beside the target all the time, and auto may put the target onto fewer cores:
+        # autoregressive decoding stays away from both.
         method = (other.plan.speculative_config or {}).get("method")
-        if other.speculates and method != "ssd" and other.plan.cores == mode.plan.cores:
+        if other.speculates and method not in ("ssd", "auto") and other.plan.cores == mode.plan.cores:
             return Mode(mode.name, False, other.plan)
     return mode
 

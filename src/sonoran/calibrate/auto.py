@@ -21,11 +21,12 @@ from sonoran.calibrate.measure import Settings, quick_settings
 from sonoran.calibrate.overheads import measure_host
 from sonoran.calibrate.pair import Pair, open_pair
 from sonoran.calibrate.placements import Placement, Workload
-from sonoran.calibrate.policy import AutoPolicy, ProfileRounds
+from sonoran.calibrate.policy import AutoPolicy
 from sonoran.calibrate.predict import predict_all
 from sonoran.calibrate.profile import Cores, PassCurve, Profile, Role
 from sonoran.calibrate.prompts import built_in_prompts
 from sonoran.calibrate.reading import read_along
+from sonoran.calibrate.rounds import ProfileRounds
 from sonoran.calibrate.timing import TimedModel, measure_passes
 from sonoran.config import EngineConfig, SpeculativeConfig
 from sonoran.engine.core import EngineCore

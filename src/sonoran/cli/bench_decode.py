@@ -44,7 +44,7 @@ def decode(
         str, typer.Option("--draft", "-d", help="Draft of sd and ssd: auto, or a model.")
     ] = "auto",
     modes: Annotated[
-        str, typer.Option(help="ar, sd, ngram, ssd; with -all (ar-all, sd-all) on all cores named.")
+        str, typer.Option(help="ar, sd, ngram, ssd, auto; with -all (ar-all, sd-all) on all cores named.")
     ] = "ar,sd",
     dataset: Annotated[str, typer.Option(help="humaneval, gsm8k or spec_bench.")] = "humaneval",
     data_dir: Annotated[

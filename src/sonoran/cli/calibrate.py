@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast, get_args
+from typing import Annotated, Any, Literal, cast
 
 import typer
 
 from sonoran.bench.datasets import DATASETS, load_prompts
 from sonoran.calibrate import store
 from sonoran.calibrate.measure import Settings, measure
-from sonoran.calibrate.pair import Pair, open_pair
 from sonoran.calibrate.placements import Workload
 from sonoran.calibrate.profile import Profile
 from sonoran.calibrate.prompts import BUILT_IN, built_in_prompts, prompts_from_file
+from sonoran.cli.calibrate_options import (
+    DraftPrecision,
+    DraftVocab,
+    PairCores,
+    PairDraftOption,
+    TargetOption,
+    TargetPrecision,
+    open_from_options,
+    stored,
+)
 from sonoran.cli.calibrate_text import choices, print_explanation, print_profile
 from sonoran.cli.common import command, err, out, print_json
-from sonoran.cli.engine import JsonOption, load_progress
+from sonoran.cli.engine import JsonOption
 from sonoran.cli.plan_files import suffix, write
-from sonoran.config import DraftQuantize, Quantize, parse_cores
-from sonoran.errors import ConfigError, PlanError, nearest
+from sonoran.errors import ConfigError, nearest
 from sonoran.weights.registry import DEFAULT_TARGET
 
 app = typer.Typer(
@@ -32,23 +40,6 @@ EXAMPLES = (
 )
 NUM_PROMPTS = 8
 
-TargetOption = Annotated[
-    str, typer.Option("--target", "-m", help="Target: a name, a GGUF file, a directory.")
-]
-PairDraftOption = Annotated[
-    str, typer.Option("--draft", "-d", help="Draft: auto (the default draft), a model, or none.")
-]
-PairCores = Annotated[
-    str | None, typer.Option("--cores", help="Cores that may be used: 0,2-5. Default: all.")
-]
-TargetPrecision = Annotated[str | None, typer.Option("--quantize", help="Precision of the target.")]
-DraftPrecision = Annotated[
-    str | None,
-    typer.Option("--draft-quantize", help="Precision of the draft: int4 (default), int8, bf16, file."),
-]
-DraftVocab = Annotated[
-    int | None, typer.Option("--draft-vocab", help="Draft ids below this; default 32768, 0 for all.")
-]
 Temperature = Annotated[
     float, typer.Option(help="Temperature that is sampled with; greedy is always measured.")
 ]
@@ -84,7 +75,7 @@ def calibrate(
     temperatures = (0.0,) if temperature == 0.0 else (0.0, temperature)
     settings = Settings(seconds=parse_seconds(budget), temperatures=temperatures)
     texts = read_prompts(prompts, data_dir)
-    pair = _open(target, draft, cores, quantize, draft_quantize, draft_vocab)
+    pair = open_from_options(target, draft, cores, quantize, draft_quantize, draft_vocab)
     with err.status("calibrating") as status:
 
         def show_progress(what: str, share: float) -> None:
@@ -135,7 +126,7 @@ def show(
         if not profiles:
             out.print("no profiles; make one with: sonoran calibrate")
         return
-    profile = stored(_open(target, draft, cores, quantize, draft_quantize, draft_vocab))
+    profile = stored(open_from_options(target, draft, cores, quantize, draft_quantize, draft_vocab))
     if json:
         print_json({**profile.summary(), "choices": choices(profile), "profile": _document(profile)})
     else:
@@ -172,7 +163,7 @@ def explain(
         raise ConfigError(f"--top must be at least 1 and --verify at least 0, got {top} and {verify}")
     form = suffix(plot, ("svg", "png"), "--plot")
     workload = Workload(batch, context, temperature, cast(Literal["coupled", "rejection"], verification))
-    pair = _open(target, draft, cores, quantize, draft_quantize, draft_vocab)
+    pair = open_from_options(target, draft, cores, quantize, draft_quantize, draft_vocab)
     profile = stored(pair)
     from sonoran.cli.calibrate_explain import explain_workload
 
@@ -217,48 +208,6 @@ def read_prompts(prompts: str, data_dir: Path | None) -> list[str]:
     if not path.is_file():
         raise ConfigError(f"--prompts {prompts!r} is no file{nearest(prompts, (BUILT_IN, *DATASETS))}")
     return prompts_from_file(path)[:NUM_PROMPTS]
-
-
-def stored(pair: Pair) -> Profile:
-    """Return the profile of a pair. Raises PlanError when there is none."""
-    profile = store.load(pair.key)
-    if profile is None:
-        draft = pair.key.draft.name if pair.key.draft else "no draft"
-        raise PlanError(
-            f"{pair.key.target.name} with {draft} was not calibrated on this machine with these settings; "
-            "run: sonoran calibrate with the same options"
-        )
-    return profile
-
-
-def _open(
-    target: str,
-    draft: str,
-    cores: str | None,
-    quantize: str | None,
-    draft_quantize: str | None,
-    draft_vocab: int | None,
-) -> Pair:
-    for option, value, known in (
-        ("--quantize", quantize, get_args(Quantize)),
-        ("--draft-quantize", draft_quantize, get_args(DraftQuantize)),
-    ):
-        if value is not None and value not in known:
-            raise ConfigError(f"unknown {option} {value!r}{nearest(value, known)}")
-    if draft_vocab is not None and draft_vocab < 0:
-        raise ConfigError(f"--draft-vocab must be at least 0 (the whole vocabulary), got {draft_vocab}")
-    if draft == "none" and (draft_quantize is not None or draft_vocab is not None):
-        raise ConfigError("--draft-quantize and --draft-vocab need a draft; leave out --draft none")
-    with load_progress() as reporting:
-        return open_pair(
-            target,
-            None if draft == "none" else draft,
-            cores=parse_cores(cores),
-            quantize=cast("Quantize | None", quantize),
-            draft_quantize=cast("DraftQuantize | None", draft_quantize),
-            draft_vocab=draft_vocab,
-            reporting=reporting,
-        )
 
 
 def _refuse_options(context: typer.Context) -> None:
