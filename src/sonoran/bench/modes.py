@@ -59,8 +59,8 @@ def plan_modes(
 
     ``ar`` runs the target on `cores`; ``sd`` and ``ngram`` run target and draft there, one after the other;
     ``ssd`` runs the draft on `draft_cores` at the same time; ``auto`` shares the cores out itself.
-    ``-all`` modes have both sets of cores for everything. `extra` holds more speculative options by method ("sd", "ssd"); a ``draft_address`` there takes the
-    place of the draft and its placement. Autoregressive decoding
+    ``-all`` modes have both sets of cores for everything. `extra` holds more speculative options by method ("sd",
+    "ssd"); a ``draft_address`` there takes the place of the draft and its placement. Autoregressive decoding
     shares the engine of a mode with the same target placement, so the same weights in the same memory are
     compared. Raises ConfigError.
     """
