@@ -31,6 +31,18 @@ def test_autoregressive_is_the_pass_and_nothing_else():
     assert result.tokens_per_s == pytest.approx(4000 / 14.0)
 
 
+def test_sampling_ends_at_the_first_rejection():
+    costs = dataclasses.replace(FLAT, row_ms=1.0)
+    event, formula = (run(RoundPlan("sd", 3), costs, HALF) for run in (simulate, predict))
+    # Of four rows 1 + 1/2 + 1/4 + 1/8 are sampled on average.
+    assert formula.round_ms == pytest.approx(10.0 + 3 * 1.0 + 1.875)
+    assert event.round_ms == pytest.approx(formula.round_ms, rel=1e-3)
+    plan = ssd(3, [1] * 4, early_answers=False)
+    assert simulate(plan, costs, HALF).round_ms == pytest.approx(
+        predict(plan, costs, HALF).round_ms, rel=0.02
+    )
+
+
 def test_a_perfect_draft_hides_entirely():
     result = simulate(ssd(4, [1] * 5), FLAT, CERTAIN, rounds=50)
     # A draft round is 1 + 4 passes of 1 ms behind one of 10.

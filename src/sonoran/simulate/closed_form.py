@@ -46,7 +46,7 @@ def synchronous(plan: RoundPlan, costs: Costs, tokens: float) -> RoundResult:
     k, batch = plan.num_speculative_tokens, plan.batch
     rows = batch * (k + 1)
     verify, wait = costs.verify_ms(rows), k * costs.draft_ms(batch)
-    unit = verify + costs.after_pass_ms(rows)
+    unit = verify + costs.after_pass_ms(batch * tokens)
     speed = sd_speedup(tokens, wait / unit) / unit
     return RoundResult(
         "sd", 1e3 * batch * speed, tokens, unit + wait, verify, wait, 0, acceptance_rate=(tokens - 1.0) / k
@@ -75,10 +75,11 @@ def speculative(
     build = draft_round_time(0.0, costs.trunk_ms(round(rows), batch), costs.tree_ms(branches), k)
     beside, alone = costs.verify_ms(round(rows), beside=True), costs.verify_ms(round(rows))
     verify = beside if build >= beside else build + (1.0 - build / beside) * alone
-    target = verify + costs.after_pass_ms(round(rows)) + costs.message_ms
+    emitted = p * tokens_hit + (1.0 - p) * tokens_miss
+    after = costs.after_pass_ms(batch * emitted)
+    target = verify + after + costs.message_ms
     unit = costs.service_ms + max(target, build)
     backup = k * costs.draft_ms(max(1, round(batch * (1.0 - p)))) if plan.backup == "draft" else 0.0
-    emitted = p * tokens_hit + (1.0 - p) * tokens_miss
     speed = batch_speedup(p, tokens_hit, tokens_miss, 1.0, backup / unit, batch) / unit
     total = emitted / speed
     return RoundResult(
@@ -87,7 +88,7 @@ def speculative(
         tokens_per_round=emitted,
         round_ms=total,
         verify_ms=verify,
-        wait_ms=max(0.0, total - verify - costs.after_pass_ms(round(rows))),
+        wait_ms=max(0.0, total - verify - after),
         rounds=0,
         hit_rate=p,
         hit_rate_after_primary=after_primary,

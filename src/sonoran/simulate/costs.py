@@ -21,7 +21,7 @@ class Costs:
     while the other model works, as in SSD (default: undisturbed). ``trunk`` and ``tree`` are the draft's passes of
     an SSD round (default: ``draft_beside``). ``service_ms`` is lookup and reply, ``message_ms`` the round trip of a
     message, ``guess_ms`` what outcome prediction takes per sequence, ``token_ms`` what the draft's sampling takes
-    per drafted token, ``host_ms`` and ``row_ms`` what the target's side takes per round and per verified row.
+    per drafted token, ``host_ms`` and ``row_ms`` what the target's side takes per round and per emitted token.
     Raises PlanError.
     """
 
@@ -66,9 +66,9 @@ class Costs:
         curve = self.target_beside if beside and self.target_beside is not None else self.target
         return curve(rows)
 
-    def after_pass_ms(self, rows: int) -> float:
-        """What the target's side adds to a pass of ``rows`` rows: sampling, bookkeeping."""
-        return self.host_ms + self.row_ms * rows
+    def after_pass_ms(self, tokens: float) -> float:
+        """What the target's side adds to a pass that yields ``tokens``: sampling them, bookkeeping."""
+        return self.host_ms + self.row_ms * tokens
 
     def draft_ms(self, rows: int, beside: bool = False) -> float:
         """Time of a draft pass that draws one token for each of ``rows`` rows."""

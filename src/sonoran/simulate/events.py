@@ -16,6 +16,7 @@ from sonoran.errors import PlanError
 from sonoran.simulate.behaviour import Behaviour, length_law
 from sonoran.simulate.costs import Costs
 from sonoran.simulate.plan import RoundPlan, RoundResult
+from sonoran.theory.rounds import tokens_from_lengths
 from sonoran.types import Origin
 
 WARMUP_ROUNDS = 20
@@ -69,8 +70,8 @@ def _synchronous(
     accepted = np.searchsorted(cumulative, draws.lengths[WARMUP_ROUNDS:], side="right")
     rows = batch * (k + 1)
     wait, verify = k * costs.draft_ms(batch), costs.verify_ms(rows)
-    total = wait + verify + costs.after_pass_ms(rows)
     mean = float(accepted.mean())
+    total = wait + verify + costs.after_pass_ms(batch * (1.0 + mean))
     return RoundResult(
         "sd", 1e3 * batch * (1.0 + mean) / total, 1.0 + mean, total, verify, wait, rounds,
         acceptance_rate=mean / k,
@@ -112,6 +113,7 @@ class _SpeculativeRun:
         self.passes: list[float] = []  # ends of the draft's passes of this round, trunk pass first
         self.tally = _Tally()
         self._laws: dict[tuple[Origin, int], list[float]] = {}
+        self._means: dict[tuple[Origin, int], float] = {}
 
     def run(self, rounds: int) -> RoundResult:
         self._build(0.0)
@@ -190,8 +192,15 @@ class _SpeculativeRun:
         beside, alone = costs.verify_ms(rows, beside=True), costs.verify_ms(rows)
         overlap = max(0.0, self.passes[-1] - begin)
         took = beside if overlap >= beside else overlap + (1.0 - overlap / beside) * alone
-        self.now = begin + took + costs.after_pass_ms(rows)
+        self.now = begin + took + costs.after_pass_ms(sum(self._tokens(row) for row in self.rows))
         return took
+
+    def _tokens(self, row: _Row) -> float:
+        """Mean tokens of verifying a row: its outcome is drawn only when it is sent."""
+        key = (row.origin, row.length)
+        if key not in self._means:
+            self._means[key] = tokens_from_lengths(self.behaviour.lengths(row.origin, row.length))
+        return self._means[key]
 
     def _fan_out(self, row: _Row) -> list[int]:
         chosen = self.plan.list_for(row.origin)

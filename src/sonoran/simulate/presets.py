@@ -109,9 +109,9 @@ class Preset:
         if tokens is None:
             # What the published speed of SD says about acceptance; SSD is then predicted, not fitted.
             costs, k, batch = self.costs(scenario), scenario.sd_k, scenario.batch
-            rows = batch * (k + 1)
-            round_ms = k * costs.draft_ms(batch) + costs.verify_ms(rows) + costs.after_pass_ms(rows)
-            tokens = scenario.published["sd"] * round_ms / (1e3 * batch)
+            round_ms = k * costs.draft_ms(batch) + costs.verify_ms(batch * (k + 1)) + costs.host_ms
+            per_ms = scenario.published["sd"] / (1e3 * batch)
+            tokens = per_ms * round_ms / (1.0 - per_ms * batch * costs.row_ms)
         return power_for_tokens(self.acceptance, scenario.sd_k, tokens)
 
 
