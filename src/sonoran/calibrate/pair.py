@@ -29,7 +29,6 @@ class Pair:
     target: OpenModel
     draft: OpenModel | None
     key: ProfileKey
-    reporting: Reporting
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -47,7 +46,6 @@ class Pair:
             block_size=BLOCK_SIZE,
             cores=cores,
             quantize=key.quantize,  # type: ignore[arg-type]  # checked when the key was made
-            progress=self.reporting.loading(model.file),
         )
         if not is_draft:
             return Loaded(backend)
@@ -103,7 +101,7 @@ def open_pair(
         ),
         machine_key(cores),
     )
-    return Pair(opened, draft_model, key, report)
+    return Pair(opened, draft_model, key)
 
 
 def machine_key(cores: Cores | None = None) -> MachineKey:

@@ -27,6 +27,8 @@ NOISY_SPREAD = 0.10
 NOISY_INVERSION = 0.30
 """Nor when a pass of fewer rows took that much longer than one of more rows."""
 
+WAKE_UP_MS = 2.0
+
 Role = Literal["target", "draft"]
 Cores = tuple[int, ...]
 
@@ -127,9 +129,13 @@ class PassCurve:
 
     @property
     def inversion(self) -> float:
-        """Return by how much a pass of fewer rows was the longer one, at worst: 0 for a curve that only grows."""
+        """Return by how much a pass of fewer rows was the longer one, at worst: 0 for a curve that only grows.
+
+        Differences below ``WAKE_UP_MS`` are threads that had to wake up.
+        """
         curve = self.curve
-        return max(point.time.ms / curve(point.rows) - 1.0 for point in self.points)
+        pairs = [(point.time.ms, curve(point.rows)) for point in self.points]
+        return max((ms / least - 1.0 for ms, least in pairs if ms - least > WAKE_UP_MS), default=0.0)
 
 
 @dataclass(frozen=True, slots=True)

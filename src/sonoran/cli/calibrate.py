@@ -20,11 +20,12 @@ from sonoran.cli.calibrate_options import (
     PairDraftOption,
     TargetOption,
     TargetPrecision,
+    budget_progress,
     open_from_options,
     stored,
 )
 from sonoran.cli.calibrate_text import choices, print_explanation, print_profile
-from sonoran.cli.common import command, err, out, print_json
+from sonoran.cli.common import command, out, print_json
 from sonoran.cli.engine import JsonOption
 from sonoran.cli.plan_files import suffix, write
 from sonoran.errors import ConfigError, nearest
@@ -76,11 +77,7 @@ def calibrate(
     settings = Settings(seconds=parse_seconds(budget), temperatures=temperatures)
     texts = read_prompts(prompts, data_dir)
     pair = open_from_options(target, draft, cores, quantize, draft_quantize, draft_vocab)
-    with err.status("calibrating") as status:
-
-        def show_progress(what: str, share: float) -> None:
-            status.update(f"{what} ({share:.0%} of {settings.seconds:.0f} s)")
-
+    with budget_progress() as progress:
         profile = measure(
             pair.key,
             pair.load,
@@ -88,7 +85,7 @@ def calibrate(
             pair.encode(texts),
             settings,
             prompts_name=prompts,
-            progress=show_progress,
+            progress=progress,
         )
     path = store.save(profile)
     if json:

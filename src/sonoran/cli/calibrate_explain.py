@@ -119,10 +119,9 @@ def run_candidates(
             **options.engine,
         )
 
-    with err.status("running candidates") as status:
+    def show(label: str, done: int, total: int) -> None:
+        # A line, because loading has bars of its own, and nothing shall draw while speeds are measured.
+        err.print(f"running {label} ({done + 1} of {total})", style="dim", highlight=False, soft_wrap=True)
 
-        def show(label: str, done: int, total: int) -> None:
-            status.update(f"running {label} ({done + 1} of {total})")
-
-        prompts = pair.encode(built_in_prompts())
-        return verify(wanted, make, prompts, workload, max_tokens=48, repeats=1, progress=show)
+    prompts = pair.encode(built_in_prompts())
+    return verify(wanted, make, prompts, workload, max_tokens=48, repeats=1, progress=show)

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, cast, get_args
 
 import typer
+from rich.console import Console
+from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bars
 
 from sonoran.calibrate import store
 from sonoran.calibrate.pair import Pair, open_pair
 from sonoran.calibrate.profile import Profile
+from sonoran.calibrate.timing import Progress
+from sonoran.cli.common import err
 from sonoran.cli.engine import load_progress
 from sonoran.config import DraftQuantize, Quantize, parse_cores
 from sonoran.errors import ConfigError, PlanError, nearest
@@ -73,3 +80,20 @@ def open_from_options(
             draft_vocab=draft_vocab,
             reporting=reporting,
         )
+
+
+@contextmanager
+def budget_progress(console: Console = err) -> Iterator[Progress]:
+    """Show what is being measured and the share of the budget that is spent, on a terminal only."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+    # A thread that draws would take the processor from what is measured: draw when told instead.
+    bars = Bars(
+        *columns, console=console, transient=True, disable=not console.is_terminal, auto_refresh=False
+    )
+    with bars:
+        task = bars.add_task("calibrating", total=1.0)
+
+        def show(what: str, share: float) -> None:
+            bars.update(task, description=what, completed=share, refresh=True)
+
+        yield show
