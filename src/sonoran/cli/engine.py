@@ -54,7 +54,8 @@ def load_progress(console: Console = err) -> Iterator[Reporting]:
         try:
             yield Reporting(pull=pulling, load=loading)
         finally:
-            bars.stop()
+            if tasks:  # without a terminal, stopping prints an empty line
+                bars.stop()
 
 
 def load(model: str, speculative: dict[str, Any] | None, **options: Any) -> LLM:
