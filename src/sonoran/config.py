@@ -18,6 +18,7 @@ METHOD_KEYS: dict[str, frozenset[str]] = {
     "draft_model": _MODEL_KEYS,
     "ssd": _MODEL_KEYS
     | {"fan_out", "fan_out_primary", "fan_out_backup", "budget", "backup", "saguaro_c", "draft_address"}
+    | {"top_up"}
     | {"draft_key_file"},
     "ngram": frozenset({"prompt_lookup_min", "prompt_lookup_max"}),
     "auto": frozenset({"model", "draft_vocab", "quantize"}),
@@ -90,6 +91,7 @@ class SpeculativeConfig:
     budget: int | str = "auto"
     backup: str = "auto"
     saguaro_c: float = 1.0
+    top_up: bool = True  # draft an unfinished branch on while that is worth the wait
     draft_address: str | None = None  # of a worker that runs already: tcp://host:port
     draft_key_file: str | None = None  # CURVE keys for it
 
@@ -111,6 +113,7 @@ class SpeculativeConfig:
             )
         if self.method in ("draft_model", "auto") and not self.model:
             raise ConfigError(f"method {self.method!r} needs a model: a path, a name, or 'auto'")
+        _choice("top_up", self.top_up, (True, False))
         if self.method == "ssd":
             self._check_worker()
 

@@ -27,13 +27,24 @@ def test_the_text_is_that_of_autoregressive_decoding(params: SamplingParams, bac
 
 @pytest.mark.parametrize("passes", [0, 1, 2, 3])
 def test_an_abandoned_round_gives_shorter_speculations_and_the_same_text(passes: int) -> None:
-    drafter = ssd(passes, backup="none")
+    drafter = ssd(passes, backup="none", top_up=False)
     core = engine(drafter=drafter)
     for prompt in PROMPTS:
         for params in PARAMS[:3]:
             assert texts(run(core, (prompt, params)))[0] == alone(prompt, params)
     longest = len(core.stats.speculation.accepted_per_position)
     assert longest == max(0, passes - 1), "one token is drafted per tree step, after the trunk pass"
+
+
+@pytest.mark.parametrize("passes", [2, 3])
+def test_an_abandoned_branch_is_drafted_on_while_the_target_waits(passes: int) -> None:
+    drafter = ssd(passes, {"salt": 0}, backup="none")
+    core = engine(drafter=drafter)
+    for params in (greedy(40), SamplingParams(temperature=1.0, seed=5, max_tokens=40)):
+        assert texts(run(core, (PROMPTS[0], params)))[0] == alone(PROMPTS[0], params)
+    counters = drafter.speculator.stats()
+    assert counters["topped_up"] > 0
+    assert len(core.stats.speculation.accepted_per_position) == 4
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -10,6 +10,7 @@ from sonoran.drafting.backup import BackupPolicy
 from sonoran.drafting.cache import SpeculationCache
 from sonoran.drafting.fan_out_policy import FanOutPolicy, largest_hidden_budget
 from sonoran.drafting.statistics import OutcomeStatistics
+from sonoran.drafting.top_up import Pace
 from sonoran.draftworker.latency import RowLatency
 from sonoran.draftworker.model import DraftModel
 from sonoran.draftworker.sequences import DraftSequence
@@ -20,6 +21,9 @@ from sonoran.types import FloatArray
 
 DEFAULT_BUDGET = 8
 """Guesses per sequence under ``auto`` until latencies are known."""
+
+JUST_IN_TIME = "just in time"
+"""Name of the passes that a reply waits for."""
 
 LARGEST_BUDGET = 32
 """Guesses per sequence that ``auto`` never exceeds."""
@@ -32,9 +36,8 @@ class Counters:
     rounds: int = 0
     hits: int = 0
     misses: int = 0
-    early_answers: int = (
-        0  # hits whose speculation was cut short because the outcome came before it was finished
-    )
+    early_answers: int = 0  # hits whose branch was not finished when the outcome came
+    topped_up: int = 0  # of these, how many were drafted on because that was worth the wait
     without_memory: int = 0
     passes: int = 0
     rows: int = 0
@@ -52,7 +55,9 @@ class Context:
     fan_out: FanOutPolicy
     backup: BackupPolicy
     cache: SpeculationCache = field(default_factory=SpeculationCache)
-    latency: RowLatency = field(default_factory=RowLatency)
+    latency: RowLatency = field(default_factory=RowLatency)  # of passes beside the target's
+    exposed_latency: RowLatency = field(default_factory=RowLatency)  # of those that the target waits for
+    pace: Pace = field(default_factory=Pace)
     counters: Counters = field(default_factory=Counters)
     spans: SpanLog | None = None  # recorded while there is one
 
@@ -89,7 +94,8 @@ class Context:
         begin = time.perf_counter()
         logits = self.model.backend.forward(rows)
         end = time.perf_counter()
-        self.latency.observe(len(rows), 1e3 * (end - begin))
+        latency = self.exposed_latency if what == JUST_IN_TIME else self.latency
+        latency.observe(len(rows), 1e3 * (end - begin))
         if self.spans is not None:
             self.spans.add(what, begin, end, rows=len(rows))
         self.counters.passes += 1

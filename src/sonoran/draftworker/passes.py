@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from sonoran.drafting.layout import TrunkPart, trunk_rows
-from sonoran.draftworker.context import Context
+from sonoran.draftworker.context import JUST_IN_TIME, Context
 from sonoran.draftworker.sequences import DraftSequence
 from sonoran.sampling.proposals import Law, Speculation
+from sonoran.types import Origin
 
 
 def read_prompts(context: Context, sequences: Iterable[DraftSequence]) -> Iterator[None]:
@@ -23,27 +24,30 @@ def read_prompts(context: Context, sequences: Iterable[DraftSequence]) -> Iterat
             yield
 
 
-def draft_just_in_time(context: Context, sequences: Iterable[DraftSequence]) -> None:
-    """Draft ``wanted`` tokens for each sequence, one pass per token for all of them: the backup ``draft``.
+def draft_just_in_time(context: Context, goals: Sequence[tuple[DraftSequence, int]]) -> None:
+    """Draft on until each speculation has its goal of tokens, one pass per token for all sequences, in the trunk.
 
-    Sequences without memory are left as they are.
+    A speculation that has tokens already (a branch that was cut short) keeps them and its origin; an empty one becomes
+    the backup ``draft``. Sequences without memory are left as they are.
     """
-    batch = [s for s in sequences if context.reserve(s, s.wanted - 1)]
-    drafted: dict[int, list[int]] = {s.id: [] for s in batch}
-    laws: dict[int, list[Law]] = {s.id: [] for s in batch}
-    for step in range(max((s.wanted for s in batch), default=0)):
-        active = [s for s in batch if step < s.wanted]
+    batch = [(s, goal) for s, goal in goals if goal > len(s.sent) and context.reserve(s, goal - 1)]
+    drafted: dict[int, list[int]] = {s.id: list(s.sent.tokens) for s, _ in batch}
+    laws: dict[int, list[Law]] = {s.id: list(s.sent.laws) for s, _ in batch}
+    read = {s.id: min(s.computed, len(s.tokens) - 1) for s, _ in batch}
+    while active := [s for s, goal in batch if len(drafted[s.id]) < goal]:
         parts = []
         for s in active:
-            # The last committed token always runs again: its logits are wanted.
-            fresh = s.tokens[min(s.computed, len(s.tokens) - 1) :] if step == 0 else drafted[s.id][-1:]
-            parts.append(TrunkPart(fresh, len(s.tokens) + step - len(fresh), 1, s.table.blocks))
-        logits = context.forward(trunk_rows(parts, context.block_size), "just in time")
+            # The last token always runs (again): its logits are wanted.
+            fresh = [*s.tokens, *drafted[s.id]][read[s.id] :]
+            parts.append(TrunkPart(fresh, read[s.id], 1, s.table.blocks))
+            read[s.id] += len(fresh)
+        logits = context.forward(trunk_rows(parts, context.block_size), JUST_IN_TIME)
         for s, row in zip(active, logits, strict=True):
             token, law = context.sample(s, row, drafted[s.id])
             drafted[s.id].append(token)
             if law is not None:
                 laws[s.id].append(law)
-    for s in batch:
+    for s, _ in batch:
         s.computed, s.ahead = len(s.tokens), len(drafted[s.id]) - 1
-        s.propose(Speculation(tuple(drafted[s.id]), tuple(laws[s.id])), "draft")
+        origin: Origin = "draft" if s.origin == "none" else s.origin
+        s.propose(Speculation(tuple(drafted[s.id]), tuple(laws[s.id])), origin)

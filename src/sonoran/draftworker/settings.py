@@ -18,7 +18,8 @@ class SpeculationSettings:
     """``budget`` is the guesses kept per sequence, or ``auto``: the most that the draft finishes in time.
 
     ``fan_out_primary`` and ``fan_out_backup`` are the lists of the rule ``explicit``, F_0 first. ``saguaro_c`` below 1
-    turns Saguaro sampling on (rejection rule, temperature > 0). Raises ConfigError.
+    turns Saguaro sampling on (rejection rule, temperature > 0). ``top_up`` drafts an unfinished branch on while that is worth the wait. Raises
+    ConfigError.
     """
 
     num_speculative_tokens: int
@@ -28,6 +29,7 @@ class SpeculationSettings:
     fan_out_backup: tuple[int, ...] | None = None
     backup: Backup = "auto"
     saguaro_c: float = 1.0
+    top_up: bool = True
 
     def __post_init__(self) -> None:
         for name in ("fan_out_primary", "fan_out_backup"):

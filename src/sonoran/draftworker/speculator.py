@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from sonoran.drafting import top_up
 from sonoran.drafting.backup import random_proposal
 from sonoran.drafting.outcomes import bonus_rank
 from sonoran.draftworker.context import Context
@@ -39,6 +40,7 @@ class Speculator:
         self._context = Context.make(model, self._settings, hello.vocab_size, tuple(hello.eos_ids))
         self._sequences: dict[int, DraftSequence] = {}
         self._replied: float | None = None
+        self._asked = 0.0
         self._hidden_s = 0.0
 
     def prefill(self, message: Prefill) -> None:
@@ -58,12 +60,15 @@ class Speculator:
         """Apply the outcomes of a round and answer each sequence: from the cache, else by its backup."""
         begin = time.perf_counter()
         if self._replied is not None:
+            committed = sum(len(item.tokens) for item in message.items)
+            self._context.pace.observe(committed, 1e3 * (begin - self._asked))
             self._context.backup.observe_latency(verification_ms=1e3 * (begin - self._replied))
+        self._asked = begin
         self._context.counters.rounds += 1
         found = [self._look_up(item) for item in message.items]
         present = [s for s in found if s is not None]
-        missing = [s for s in present if s.origin == "none" and s.wanted > 0 and self._is_caught_up(s)]
-        exposed = self._fill_in(missing, len(present)) if missing else 0.0
+        short = [s for s in present if len(s.sent) < s.wanted and self._is_caught_up(s)]
+        exposed = self._fill_in(short, len(present)) if short else 0.0
         answers = [_answer(item, s) for item, s in zip(message.items, found, strict=True)]
         hidden, self._hidden_s = 1e3 * self._hidden_s, 0.0
         self._replied = time.perf_counter()
@@ -170,13 +175,44 @@ class Speculator:
             s.propose(cached.cut(item.wanted), "primary")
         return s
 
-    def _fill_in(self, missing: list[DraftSequence], batch_size: int) -> float:
-        """Give sequences that missed a speculation by their backup; return the ms that this took."""
+    def _fill_in(self, short: list[DraftSequence], batch_size: int) -> float:
+        """Give sequences that missed a speculation by their backup, and draft on what was cut short if that pays.
+
+        Returns the ms that this took.
+        """
         begin = time.perf_counter()
         context = self._context
+        cut = [s for s in short if s.origin == "primary"]
+        drafting = self._backups([s for s in short if s.origin == "none"], batch_size)
+        # When the batch waits for the backup anyway, what was cut short is finished along with it.
+        if not self._settings.top_up:
+            lengths = [len(s.sent) for s in cut]
+        else:
+            lengths = [s.wanted for s in cut] if drafting else self._worth_waiting_for(cut)
+        context.counters.topped_up += sum(n > len(s.sent) for s, n in zip(cut, lengths, strict=True))
+        goals = [(s, s.wanted) for s in drafting] + list(zip(cut, lengths, strict=True))
+        draft_just_in_time(context, goals)
+        spent = 1e3 * (time.perf_counter() - begin)
+        if drafting:
+            context.backup.observe_latency(draft_ms=spent)
+        return spent
+
+    def _worth_waiting_for(self, cut: list[DraftSequence]) -> list[int]:
+        """Return the length that each unfinished speculation should have before it is sent."""
+        context = self._context
+        return top_up.goals(
+            [len(s.sent) for s in cut],
+            [s.wanted for s in cut],
+            context.statistics.acceptance("primary"),
+            context.pace.rate,
+            context.exposed_latency,
+        )
+
+    def _backups(self, missing: list[DraftSequence], batch_size: int) -> list[DraftSequence]:
+        """Choose a backup for each sequence that missed; return those for which the draft is to work."""
         uses_ngrams = self._settings.backup in ("ngram", "auto")
         ngrams = [s.ngrams().propose(s.wanted) if uses_ngrams else EMPTY for s in missing]
-        origins = context.backup.choose(batch_size, [len(proposal) > 0 for proposal in ngrams])
+        origins = self._context.backup.choose(batch_size, [len(proposal) > 0 for proposal in ngrams])
         drafting = []
         for s, origin, proposal in zip(missing, origins, ngrams, strict=True):
             if origin == "draft":
@@ -184,12 +220,9 @@ class Speculator:
             elif origin == "ngram":
                 s.propose(proposal, origin)
             elif origin == "random":
-                s.propose(random_proposal(s.seed, len(s.tokens), s.wanted, context.width), origin)
-        draft_just_in_time(context, drafting)
-        spent = 1e3 * (time.perf_counter() - begin)
-        if drafting:
-            context.backup.observe_latency(draft_ms=spent)
-        return spent
+                guess = random_proposal(s.seed, len(s.tokens), s.wanted, self._context.width)
+                s.propose(guess, origin)
+        return drafting
 
 
 def _answer(item: Item, s: DraftSequence | None) -> Answer:

@@ -89,6 +89,7 @@ def worker_settings(speculative: SpeculativeConfig) -> SpeculationSettings:
         fan_out_backup=speculative.fan_out_backup,
         backup=speculative.backup,  # type: ignore[arg-type]  # checked there
         saguaro_c=speculative.saguaro_c,
+        top_up=speculative.top_up,
     )
 
 
