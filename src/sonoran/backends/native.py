@@ -34,7 +34,7 @@ class NativeBackend:
     """A decoder on the CPU; implements the Backend protocol.
 
     Weights keep the precision of the file, exactly; ``quantize`` lowers it once, per group of 32 inputs, for
-    tensors that have more bits (the embedding and the output matrix never go below 8). Activations are rounded to
+    tensors that have more bits (the embedding never goes below 8). Activations are rounded to
     8-bit integers per row and group in products with quantised weights; everything else is fp32, KV fp16.
 
     Row independence: integer dot products are exact and every floating-point sum has one order, so a row's logits
@@ -171,7 +171,7 @@ def packed_format(tensor: TensorInfo, quantize: Quantize | None) -> str:
     """Format in which a matrix is kept: that of the file, or fewer bits if asked for and possible."""
     inputs = tensor.shape[1]
     wanted = {None: tensor.dtype, "bf16": "BF16", "int8": "Q8_0", "int4": "Q4_0"}[quantize]
-    if wanted == "Q4_0" and tensor.name in ("embed", "output"):
+    if wanted == "Q4_0" and tensor.name == "embed":
         wanted = "Q8_0"
     fits = wanted == "BF16" or inputs % _GROUP == 0
     return wanted if fits and _BITS[wanted] < _BITS[tensor.dtype] else tensor.dtype
