@@ -34,8 +34,9 @@ class NativeBackend:
     """A decoder on the CPU; implements the Backend protocol.
 
     Weights keep the precision of the file, exactly; ``quantize`` lowers it once, per group of 32 inputs, for
-    tensors that have more bits (the embedding never goes below 8). Activations are rounded to
-    8-bit integers per row and group in products with quantised weights; everything else is fp32, KV fp16.
+    tensors that have more bits (the embedding never goes below 8, the output matrix only with
+    ``quantize_output``). Activations are rounded to 8-bit integers per row and group in products with quantised
+    weights; everything else is fp32, KV fp16.
 
     Row independence: integer dot products are exact and every floating-point sum has one order, so a row's logits
     are the same bits for any batch, any number of threads and any instruction set.
@@ -50,6 +51,7 @@ class NativeBackend:
         threads: int | None = None,
         cores: tuple[int, ...] | None = None,
         quantize: Quantize | None = None,
+        quantize_output: bool = False,
         instruction_set: str = "auto",
         progress: LoadProgress | None = None,
     ) -> None:
@@ -64,7 +66,9 @@ class NativeBackend:
         self._block_size, self._num_blocks = block_size, num_blocks
         self._buffer: FloatArray | None = None
         matrices = [t for t in model_file.tensors.values() if len(t.shape) == 2]
-        specs = [(t.name, packed_format(t, quantize), t.shape[0], t.shape[1]) for t in matrices]
+        specs = [
+            (t.name, packed_format(t, quantize, quantize_output), t.shape[0], t.shape[1]) for t in matrices
+        ]
         shape = _shape(model_file.config, block_size, num_blocks)
         self._decoder: Any = _native.Decoder(shape, specs, count, list(pinned), instruction_set)
         total = sum(t.nbytes for t in matrices)
@@ -167,11 +171,12 @@ class NativeBackend:
         return self._decoder
 
 
-def packed_format(tensor: TensorInfo, quantize: Quantize | None) -> str:
+def packed_format(tensor: TensorInfo, quantize: Quantize | None, quantize_output: bool = False) -> str:
     """Format in which a matrix is kept: that of the file, or fewer bits if asked for and possible."""
     inputs = tensor.shape[1]
     wanted = {None: tensor.dtype, "bf16": "BF16", "int8": "Q8_0", "int4": "Q4_0"}[quantize]
-    if wanted == "Q4_0" and tensor.name == "embed":
+    sensitive = tensor.name == "embed" or (tensor.name == "output" and not quantize_output)
+    if wanted == "Q4_0" and sensitive:
         wanted = "Q8_0"
     fits = wanted == "BF16" or inputs % _GROUP == 0
     return wanted if fits and _BITS[wanted] < _BITS[tensor.dtype] else tensor.dtype

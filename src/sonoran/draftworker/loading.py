@@ -30,6 +30,7 @@ def load_draft_model(
         threads=options.threads,
         cores=options.cores,
         quantize=draft_precision(options.quantize),
+        quantize_output=True,
         progress=progress,
     )
     return DraftModel(

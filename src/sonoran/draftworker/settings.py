@@ -17,9 +17,9 @@ AUTO = "auto"
 class SpeculationSettings:
     """``budget`` is the guesses kept per sequence, or ``auto``: the most that the draft finishes in time.
 
-    ``fan_out_primary`` and ``fan_out_backup`` are the lists of the rule ``explicit``, F_0 first. ``saguaro_c`` below 1
-    turns Saguaro sampling on (rejection rule, temperature > 0). ``top_up`` drafts an unfinished branch on while that is worth the wait. Raises
-    ConfigError.
+    ``fan_out_primary`` and ``fan_out_backup`` are the lists of the rule ``explicit``, F_0 first. ``saguaro_c``
+    below 1 turns Saguaro sampling on (rejection rule, temperature > 0). ``top_up`` drafts an unfinished branch on
+    while that is worth the wait. Raises ConfigError.
     """
 
     num_speculative_tokens: int

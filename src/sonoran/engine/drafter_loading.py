@@ -67,6 +67,7 @@ def build_drafter(
         threads=speculative.threads if own_place else config.threads,
         cores=speculative.cores if own_place else config.cores,
         quantize=draft_precision(speculative.quantize),
+        quantize_output=True,
         progress=reporting.loading(draft.file),
     )
     return ModelDrafter(
