@@ -104,3 +104,19 @@ def test_saguaro_sampling_raises_the_hit_rate() -> None:
         counters = drafter.speculator.stats()
         rates.append(counters["hits"] / (counters["hits"] + counters["misses"]))
     assert rates[1] > rates[0]
+
+
+def test_the_time_between_two_requests_is_no_verification(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+
+    def tick() -> float:
+        clock[0] += 0.001
+        return clock[0]
+
+    monkeypatch.setattr("sonoran.draftworker.speculator.time.perf_counter", tick)
+    drafter = ssd(backup="draft")
+    core = engine(drafter=drafter)
+    for _ in range(3):
+        run(core, (PROMPTS[0], greedy(20)))
+        clock[0] += 1000.0
+    assert drafter.speculator.stats()["verification_ms"] < 1000.0

@@ -59,7 +59,8 @@ class Speculator:
     def speculate(self, message: Speculate) -> Speculations:
         """Apply the outcomes of a round and answer each sequence: from the cache, else by its backup."""
         begin = time.perf_counter()
-        if self._replied is not None:
+        # Without an outcome among the items nothing was verified: what lies between is idle time, not a round.
+        if self._replied is not None and any(item.accepted >= 0 for item in message.items):
             committed = sum(len(item.tokens) for item in message.items)
             self._context.pace.observe(committed, 1e3 * (begin - self._asked))
             self._context.backup.observe_latency(verification_ms=1e3 * (begin - self._replied))
