@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sonoran.drafting.fan_out_policy import RULES, FanOutPolicy, largest_hidden_budget
+from sonoran.drafting.fan_out_policy import (
+    RULES,
+    FanOutPolicy,
+    RoundCosts,
+    best_budget,
+    largest_hidden_budget,
+)
 from sonoran.drafting.statistics import ORIGINS, OutcomeStatistics
 from sonoran.errors import ConfigError
 from sonoran.types import Outcome
@@ -104,3 +110,25 @@ def test_geometric_parameters_can_be_fixed() -> None:
 def test_bad_policies_are_refused(options: dict, text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         FanOutPolicy(OutcomeStatistics(), **options)
+
+
+def hits(budget: int) -> float:
+    return 1.0 - (budget + 1.0) ** -1.0
+
+
+def costs(slope: float, backup_ms: float = 25.0) -> RoundCosts:
+    return RoundCosts(lambda rows: 6.0 + slope * rows, 40.0, backup_ms, 4.5, 4.0)
+
+
+def test_free_guesses_are_all_taken_and_dear_ones_are_not() -> None:
+    assert best_budget(costs(0.0), hits, 4) == 32
+    assert best_budget(costs(5.0), hits, 4) < best_budget(costs(0.5), hits, 4) < 32
+
+
+def test_a_dear_miss_is_worth_more_guesses() -> None:
+    assert best_budget(costs(1.0, backup_ms=0.0), hits, 4) <= best_budget(costs(1.0, 25.0), hits, 4)
+    assert best_budget(costs(1.0, 25.0), hits, 4) < best_budget(costs(1.0, 250.0), hits, 4)
+
+
+def test_guesses_that_do_not_help_are_not_made() -> None:
+    assert best_budget(costs(0.0), lambda budget: 0.5, 4) == 1

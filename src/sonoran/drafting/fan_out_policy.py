@@ -10,6 +10,7 @@ from sonoran.drafting.fan_out import geometric, measured, resize, uniform
 from sonoran.drafting.statistics import OutcomeStatistics, group_of
 from sonoran.errors import ConfigError, nearest
 from sonoran.theory.rounds import draft_round_time, is_hidden
+from sonoran.theory.speedup import batch_speedup
 from sonoran.types import Origin
 
 Rule = Literal["uniform", "geometric", "measured", "explicit"]
@@ -37,6 +38,47 @@ def largest_hidden_budget(
         if is_hidden(draft_round_time(service_ms, trunk, step, num_speculative_tokens), verification_ms):
             return budget
     return 1
+
+
+@dataclass(frozen=True, slots=True)
+class RoundCosts:
+    """What a budget is weighed by: measured times in ms, tokens per round, and ``sequences`` in the batch."""
+
+    row_latency: Callable[[int], float]  # of a draft pass of n rows
+    verification_ms: float
+    backup_ms: float  # what a miss waits for
+    tokens_on_hit: float
+    tokens_on_miss: float
+    sequences: int = 1
+
+
+def best_budget(
+    costs: RoundCosts,
+    hit_rate: Callable[[int], float],
+    num_speculative_tokens: int,
+    candidates: Sequence[int] = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32),
+) -> int:
+    """Return the budget per sequence with the highest speed-up by Corollary 16 (Theorem 7 for one sequence).
+
+    ``hit_rate(B)`` is what the counts predict. More guesses hit more often, but a draft round that outlasts the
+    verification makes every hit wait, so neither "all that is finished in time" nor "as many as possible" is best
+    in general. The smallest wins a tie. Raises PlanError for impossible costs.
+    """
+    k, verify = num_speculative_tokens, costs.verification_ms
+    trunk = costs.row_latency(costs.sequences * (k + 1))
+
+    def speedup(budget: int) -> float:
+        draft = draft_round_time(0.0, trunk, costs.row_latency(costs.sequences * budget), k)
+        return batch_speedup(
+            hit_rate(budget),
+            costs.tokens_on_hit,
+            costs.tokens_on_miss,
+            draft / verify,
+            costs.backup_ms / verify,
+            costs.sequences,
+        )
+
+    return max(candidates, key=lambda budget: (speedup(budget), -budget))
 
 
 @dataclass

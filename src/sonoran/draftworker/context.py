@@ -8,7 +8,12 @@ from dataclasses import dataclass, field
 from sonoran.backends.base import Rows
 from sonoran.drafting.backup import BackupPolicy
 from sonoran.drafting.cache import SpeculationCache
-from sonoran.drafting.fan_out_policy import FanOutPolicy, largest_hidden_budget
+from sonoran.drafting.fan_out_policy import (
+    FanOutPolicy,
+    RoundCosts,
+    best_budget,
+    largest_hidden_budget,
+)
 from sonoran.drafting.statistics import OutcomeStatistics
 from sonoran.drafting.top_up import Pace
 from sonoran.draftworker.latency import RowLatency
@@ -17,10 +22,13 @@ from sonoran.draftworker.sequences import DraftSequence
 from sonoran.draftworker.settings import AUTO, SpeculationSettings
 from sonoran.sampling.proposals import Law
 from sonoran.trace.spans import SpanLog
-from sonoran.types import FloatArray
+from sonoran.types import FloatArray, Origin
 
 DEFAULT_BUDGET = 8
 """Guesses per sequence under ``auto`` until latencies are known."""
+
+COUNTS_NEEDED = 24
+"""Rounds with a cached speculation from which the hit rate of a budget is predicted."""
 
 JUST_IN_TIME = "just in time"
 """Name of the passes that a reply waits for."""
@@ -122,16 +130,31 @@ class Context:
         s.scratch = []
 
     def budget(self, sequences: int) -> int:
-        """Return the guesses per sequence: as set, or the most that the draft is measured to finish in time."""
+        """Return the guesses per sequence: as set, or what is best by the measured times and counts.
+
+        Until there are counts it is the most that the draft finishes in time.
+        """
         if self.settings.budget != AUTO:
             return int(self.settings.budget)
         verification = self.backup.verification_ms
-        if verification is None or not self.latency.known:
+        if not verification or not self.latency.known:
             return DEFAULT_BUDGET
-        return largest_hidden_budget(
+        k = self.settings.num_speculative_tokens
+        if self.statistics.rounds("primary") < COUNTS_NEEDED:
+            return largest_hidden_budget(
+                self.latency, verification, k, sequences=sequences, limit=LARGEST_BUDGET
+            )
+        miss: Origin = "draft" if self.settings.backup in ("draft", AUTO) else "none"
+        costs = RoundCosts(
             self.latency,
             verification,
-            self.settings.num_speculative_tokens,
-            sequences=sequences,
-            limit=LARGEST_BUDGET,
+            (self.backup.draft_ms or 0.0) if miss == "draft" else 0.0,
+            self.statistics.mean_tokens("primary", k),
+            self.statistics.mean_tokens(miss, k),
+            sequences,
         )
+        return best_budget(costs, lambda size: self._predicted_hits(size, k), k)
+
+    def _predicted_hits(self, budget: int, k: int) -> float:
+        chosen = self.fan_out.list_for("primary", k, budget)
+        return self.statistics.predicted_hit_rate("primary", chosen)
