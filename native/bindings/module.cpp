@@ -12,15 +12,12 @@ namespace nb = nanobind;
 
 void bind_model(nb::module_& m);
 void bind_weights(nb::module_& m);
-#if __has_include("sampling/bind_sampling.cpp")
 void bind_sampling(nb::module_& m);
-#endif
 
 namespace {
 
 template <class Error>
-void translate(nb::module_& m, const char* name) {
-  (void)m;
+void translate(const char* name) {
   nb::register_exception_translator(
       [](const std::exception_ptr& p, void* payload) {
         try {
@@ -37,9 +34,9 @@ void translate(nb::module_& m, const char* name) {
 
 NB_MODULE(_native, m) {
   m.doc() = "Kernels and forward pass of the CPU backend.";
-  translate<sonoran::ConfigError>(m, "ConfigError");
-  translate<sonoran::ModelError>(m, "ModelError");
-  translate<sonoran::NumericsError>(m, "NumericsError");
+  translate<sonoran::ConfigError>("ConfigError");
+  translate<sonoran::ModelError>("ModelError");
+  translate<sonoran::NumericsError>("NumericsError");
 
   m.def(
       "processor_has", [](const std::string& name) { return sonoran::processor_has(name.c_str()); },
@@ -52,7 +49,5 @@ NB_MODULE(_native, m) {
         "GB/s that a plain read loop reaches on these cores (best of the repeats).");
   bind_weights(m);
   bind_model(m);
-#if __has_include("sampling/bind_sampling.cpp")
   bind_sampling(m);
-#endif
 }

@@ -36,7 +36,6 @@ struct Vec {
   static F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
   static F max(F a, F b) { return _mm512_max_ps(a, b); }
   static F min(F a, F b) { return _mm512_min_ps(a, b); }
-  static F abs(F a) { return _mm512_abs_ps(a); }
   static F round(F a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
   static F to_float(I a) { return _mm512_cvtepi32_ps(a); }
   static I to_int(F a) { return _mm512_cvtps_epi32(a); }

@@ -69,9 +69,6 @@ struct Vec {
   static F min(F x, F y) {
     return map<F>([&](int i) { return x.v[i] < y.v[i] ? x.v[i] : y.v[i]; });
   }
-  static F abs(F x) {
-    return map<F>([&](int i) { return std::fabs(x.v[i]); });
-  }
   static F round(F x) {
     return map<F>([&](int i) { return std::nearbyint(x.v[i]); });
   }

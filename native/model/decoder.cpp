@@ -209,8 +209,8 @@ Activations Decoder::prepare(int n, const float* x, int width, const std::vector
 void Decoder::multiply(int n, const Activations& x, const std::vector<Product>& products) {
   int total = 0;
   for (const Product& p : products) total += p.weights->blocks();
-  // A few blocks at once so that a task can keep several in flight; few enough tasks to keep their cost out
-  // of sight.
+  // Enough tasks for a late thread to be outrun, few enough to keep the cost of handing them out out of
+  // sight.
   const int per_task =
       pool_.threads() == 1 ? total : std::max(4, round_up(total / (pool_.threads() * 16), 4));
   std::vector<std::pair<const Product*, int>> tasks;
