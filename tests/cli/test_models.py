@@ -113,8 +113,9 @@ def test_ctrl_c_keeps_parts_and_leaves_no_lock(tmp_path, index, monkeypatch):
     assert result.exit_code == 130
     assert "the same command goes on from there" in result.stderr
     assert (work_dir(ENTRY, tmp_path) / "joined").stat().st_size == PART
+    index.asked.clear()  # a part ahead of the interrupted one may have been fetched, and is fetched again
     assert run("pull", "fake-model").exit_code == 0
-    assert sorted(index.asked) == [0, 1, 2, 3, 4]
+    assert sorted(index.asked) == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize(
