@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from sonoran.calibrate.rounds import Rounds
 from sonoran.errors import PlanError
-from sonoran.simulate.behaviour import length_law, stretch
+from sonoran.simulate.behaviour import length_law, pooled_rate, stretch
 from sonoran.theory.rounds import tokens_from_lengths
 
 SWITCH_GAIN = 0.05
@@ -66,7 +66,7 @@ class AutoPolicy:
     def __post_init__(self) -> None:
         if self.k_max < 1:
             raise PlanError(f"a policy needs k_max >= 1, got {self.k_max!r}")
-        self._base = self._pooled()
+        self._base = pooled_rate(self.rounds.rates, self.k_max)
         self._reached = self.prior
         self._passed = self.prior * self._base
         speeds = self.speeds(1)
@@ -168,13 +168,3 @@ class AutoPolicy:
             self.probes += 1
             return min(PROBE_K, self.k_max)
         return 0
-
-    def _pooled(self) -> float:
-        """Return passed / reached of the profile's rates, for speculations of k_max tokens."""
-        alive, passed, reached = 1.0, 0.0, 0.0
-        for i in range(self.k_max):
-            rate = self.rounds.rates[min(i, len(self.rounds.rates) - 1)]
-            reached += alive
-            alive *= rate
-            passed += alive
-        return passed / reached

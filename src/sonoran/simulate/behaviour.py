@@ -124,6 +124,17 @@ def length_law(rates: Sequence[float], num_speculative_tokens: int) -> list[floa
     return [*law, alive]
 
 
+def pooled_rate(rates: Sequence[float], num_speculative_tokens: int) -> float:
+    """Return the tokens accepted per token verified, over speculations of K >= 1 tokens. Raises PlanError."""
+    k = lookahead(num_speculative_tokens)
+    if k < 1:
+        raise PlanError("a rate of acceptance needs speculations of at least 1 token")
+    law = length_law(rates, k)
+    accepted = sum(length * p for length, p in enumerate(law))
+    reached = sum(min(length + 1, k) * p for length, p in enumerate(law))
+    return accepted / reached
+
+
 def stretch(rates: Sequence[float], power: float) -> tuple[float, ...]:
     """Return every rate raised to ``power`` >= 0."""
     if not power >= 0.0:

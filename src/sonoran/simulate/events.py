@@ -1,4 +1,4 @@
-"""Rounds as they happen: per row hits and misses by origin, early answers, unequal rows, waiting, messages.
+"""Rounds as they happen: per row hits and misses by origin, early answers and top-up, unequal rows, waiting, messages.
 
 Where closed forms average (Theorem 7, Corollary 16), this keeps two clocks, the target's and the draft's.
 """
@@ -6,16 +6,18 @@ Where closed forms average (Theorem 7, Corollary 16), this keeps two clocks, the
 from __future__ import annotations
 
 import bisect
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sonoran.drafting import top_up
 from sonoran.drafting.fan_out import resize
 from sonoran.errors import PlanError
-from sonoran.simulate.behaviour import Behaviour, length_law
+from sonoran.simulate.behaviour import Behaviour, length_law, pooled_rate
 from sonoran.simulate.costs import Costs
 from sonoran.simulate.plan import RoundPlan, RoundResult
+from sonoran.simulate.tally import Tally
 from sonoran.theory.rounds import tokens_from_lengths
 from sonoran.types import Origin
 
@@ -86,23 +88,6 @@ class _Row:
     length: int
 
 
-@dataclass(slots=True)
-class _Tally:
-    rounds: int = 0
-    tokens: int = 0
-    accepted: int = 0
-    proposed: int = 0
-    elapsed: float = 0.0
-    verify: float = 0.0
-    wait: float = 0.0
-    draft: float = 0.0
-    cut: int = 0
-    hits: dict[bool, int] = field(default_factory=lambda: {True: 0, False: 0})  # by "after primary"
-    looked: dict[bool, int] = field(default_factory=lambda: {True: 0, False: 0})
-    emitted: dict[bool, int] = field(default_factory=lambda: {True: 0, False: 0})
-    verified: dict[bool, int] = field(default_factory=lambda: {True: 0, False: 0})
-
-
 class _SpeculativeRun:
     """SSD: the state of both sides between two rounds. Times are absolute ms."""
 
@@ -111,7 +96,10 @@ class _SpeculativeRun:
         self.rows = [_Row("draft", plan.num_speculative_tokens) for _ in range(plan.batch)]
         self.now = 0.0  # the target has the outcomes of the last verification
         self.passes: list[float] = []  # ends of the draft's passes of this round, trunk pass first
-        self.tally = _Tally()
+        self.tally = Tally()
+        self._asked = 0.0
+        self._pace = top_up.Pace()
+        self._acceptance = pooled_rate(behaviour.rates("primary"), plan.num_speculative_tokens)
         self._laws: dict[tuple[Origin, int], list[float]] = {}
         self._means: dict[tuple[Origin, int], float] = {}
 
@@ -120,21 +108,22 @@ class _SpeculativeRun:
         self._verify(0.0)
         for turn in range(rounds + WARMUP_ROUNDS):
             if turn == WARMUP_ROUNDS:
-                self.tally = _Tally()
+                self.tally = Tally()
             self._round(turn)
-        return self._result()
+        return self.tally.result(self.plan.batch)
 
     def _round(self, turn: int) -> None:
         """Outcomes are known, are sent and answered; the target verifies while the draft works."""
         plan, costs, begin = self.plan, self.costs, self.now
         half = 0.5 * costs.message_ms
         looking, steps = self._interrupted(begin + half)
-        missing = 0
+        before, missing = self.tally.tokens, 0
         for index, row in enumerate(self.rows):
             missing += self._settle(row, turn, index, steps)
-        reply = looking + costs.service_ms
-        if missing and plan.backup == "draft":
-            reply += plan.num_speculative_tokens * costs.draft_ms(missing)
+        if turn:
+            self._pace.observe(self.tally.tokens - before, looking - self._asked)
+        self._asked = looking
+        reply = looking + costs.service_ms + self._fill_in(missing if plan.backup == "draft" else 0)
         arrived = reply + half
         self._build(reply)
         took = self._verify(arrived)
@@ -169,7 +158,6 @@ class _SpeculativeRun:
         tally.proposed += row.length
         tally.emitted[after_primary] += accepted + 1
         tally.verified[after_primary] += 1
-        tally.looked[after_primary] += 1
         tally.hits[after_primary] += hit
         if hit:
             tally.cut += steps < plan.num_speculative_tokens
@@ -178,6 +166,22 @@ class _SpeculativeRun:
         row.origin = plan.backup
         row.length = 0 if plan.backup == "none" else plan.num_speculative_tokens
         return True
+
+    def _fill_in(self, missing: int) -> float:
+        """Draft for rows that missed, and on what was cut short if that pays or the batch waits anyway; return ms."""
+        plan, costs, k = self.plan, self.costs, self.plan.num_speculative_tokens
+        cut = [row for row in self.rows if row.origin == "primary" and row.length < k]
+        drafted = [row.length for row in cut]
+        goals = drafted
+        if plan.top_up:
+            wanted = [k] * len(cut)
+            goals = wanted if missing else top_up.goals(
+                drafted, wanted, self._acceptance, self._pace.rate, costs.draft_ms
+            )  # fmt: skip
+        needs = [k] * missing + [goal - length for goal, length in zip(goals, drafted, strict=True)]
+        for row, goal in zip(cut, goals, strict=True):
+            row.length = goal
+        return sum(costs.draft_ms(sum(n > i for n in needs)) for i in range(max(needs, default=0)))
 
     def _build(self, begin: float) -> None:
         """The draft's work from ``begin`` on: the trunk pass, then one pass per token over all branches."""
@@ -214,28 +218,3 @@ class _SpeculativeRun:
         if key not in self._laws:
             self._laws[key] = np.cumsum(self.behaviour.lengths(origin, length)).tolist()
         return self._laws[key]
-
-    def _result(self) -> RoundResult:
-        tally, n, batch = self.tally, self.tally.rounds, self.plan.batch
-        hits = sum(tally.hits.values())
-        return RoundResult(
-            "ssd",
-            tokens_per_s=1e3 * tally.tokens / tally.elapsed,
-            tokens_per_round=tally.tokens / (n * batch),
-            round_ms=tally.elapsed / n,
-            verify_ms=tally.verify / n,
-            wait_ms=tally.wait / n,
-            rounds=n,
-            acceptance_rate=tally.accepted / tally.proposed if tally.proposed else None,
-            hit_rate=hits / (n * batch),
-            hit_rate_after_primary=_share(tally.hits[True], tally.looked[True]),
-            hit_rate_after_backup=_share(tally.hits[False], tally.looked[False]),
-            tokens_hit=_share(tally.emitted[True], tally.verified[True]),
-            tokens_miss=_share(tally.emitted[False], tally.verified[False]),
-            cut_rate=_share(tally.cut, hits),
-            draft_round_ms=tally.draft / n,
-        )
-
-
-def _share(part: int, whole: int) -> float | None:
-    return part / whole if whole else None

@@ -20,7 +20,7 @@ class RoundPlan:
 
     ``fan_out`` is F_0..F_K after a cached speculation, ``fan_out_backup`` after a backup (default: the same).
     ``early_answers``: an outcome that arrives before the draft has finished gets what is there, else the target
-    waits for the whole round. Raises PlanError.
+    waits for the whole round. ``top_up``: what was cut short so is drafted on while that pays. Raises PlanError.
     """
 
     mode: Mode
@@ -30,6 +30,7 @@ class RoundPlan:
     fan_out_backup: tuple[int, ...] | None = None
     backup: FixedBackup = "draft"
     early_answers: bool = True
+    top_up: bool = True
 
     def __post_init__(self) -> None:
         k = lookahead(self.num_speculative_tokens)
@@ -67,7 +68,7 @@ class RoundResult:
 
     ``tokens_per_s`` is of the whole batch, ``tokens_per_round`` of one row. ``wait_ms`` is what of a round is
     neither verification nor the target's own work, ``draft_round_ms`` the draft's work beside it. ``cut_rate`` is
-    the share of hits that were answered before the draft had finished.
+    the share of hits whose branch was not finished when the outcome came.
     """
 
     mode: Mode
