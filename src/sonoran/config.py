@@ -85,7 +85,7 @@ class SpeculativeConfig:
     prompt_lookup_max: int = 5
     verification: Verification = "coupled"
     # SSD: see draftworker.settings.SpeculationSettings, which checks the first six.
-    fan_out: str = "measured"
+    fan_out: str = "confidence"
     fan_out_primary: tuple[int, ...] | None = None
     fan_out_backup: tuple[int, ...] | None = None
     budget: int | str = "auto"

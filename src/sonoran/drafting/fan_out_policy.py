@@ -13,7 +13,7 @@ from sonoran.theory.rounds import draft_round_time, is_hidden
 from sonoran.theory.speedup import batch_speedup
 from sonoran.types import Origin
 
-Rule = Literal["uniform", "geometric", "measured", "explicit"]
+Rule = Literal["confidence", "uniform", "geometric", "measured", "explicit"]
 RULES: tuple[Rule, ...] = get_args(Rule)
 
 
@@ -85,7 +85,8 @@ def best_budget(
 class FanOutPolicy:
     """What the draft asks each round: how many guesses at each k, given what it is guessing about.
 
-    ``budget`` is guesses per sequence. ``primary`` and ``backup`` are the lists of the rule ``explicit``
+    ``budget`` is guesses per sequence. ``confidence`` decides anew in each round (drafting/confidence.py); its list is
+    that of ``measured``, an average. ``primary`` and ``backup`` are the lists of the rule ``explicit``
     (backup defaults to primary). ``acceptance`` and ``exponent`` fix a and r of the rule ``geometric``;
     otherwise they are the running estimates. Lists are recomputed every ``refresh`` observations of an
     origin. Raises ConfigError.
@@ -135,7 +136,7 @@ class FanOutPolicy:
             return resize(self.primary if group_of(origin) == "primary" else after_backup, k)
         if self.rule == "uniform":
             return uniform(budget, k)
-        if self.rule == "measured":
+        if self.rule in ("measured", "confidence"):
             return measured(budget, statistics.lengths(origin, k), statistics.cdfs(origin, k))
         a = statistics.acceptance(origin) if self.acceptance is None else self.acceptance
         r = statistics.exponent(origin) if self.exponent is None else self.exponent

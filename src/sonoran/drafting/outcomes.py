@@ -6,8 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from sonoran.drafting.fan_out import Floats
 from sonoran.errors import ConfigError
-from sonoran.sampling.distribution import TokenIds
+from sonoran.sampling import noise
+from sonoran.sampling.distribution import TokenIds, adjust
 from sonoran.sampling.drafts import rank_candidates
 from sonoran.sampling.params import SamplingParams, VerificationRule
 from sonoran.types import FloatArray, Outcome
@@ -34,9 +36,7 @@ def rank_rows(
     _check_sizes(len(logits), len(sent), len(depths))
     ranked = []
     for k, depth in enumerate(depths):
-        context = prefix_ids
-        if params.has_penalties and k:
-            context = np.concatenate([np.asarray(prefix_ids, np.int32), np.asarray(sent[:k], np.int32)])
+        context = _prefix(prefix_ids, sent[:k], params)
         ranked.append(
             rank_candidates(
                 logits[k],
@@ -54,6 +54,44 @@ def rank_rows(
             else []
         )
     return ranked
+
+
+def score_rows(
+    rule: VerificationRule,
+    logits: FloatArray,
+    sent: Sequence[int],
+    ranked: Sequence[Sequence[int]],
+    prefix_ids: TokenIds,
+    prompt_length: int,
+    params: SamplingParams,
+    seed: int,
+    eos_ids: Sequence[int] = (),
+) -> list[Floats]:
+    """Return the draft's scores of the sent token (for k < K), then of the candidates of every k, in order.
+
+    Differences are log odds: greedy the logits, otherwise logits over the temperature, under the coupled rule plus the
+    noise that the target will add there too. Arguments are those of ``rank_rows`` with its result. Scores of
+    candidates never rise: one that the draft's own truncation put last is not likelier than those before it. Raises
+    ConfigError when sizes do not fit.
+    """
+    _check_sizes(len(logits), len(sent), len(ranked))
+    ids = [np.asarray([*sent[k : k + 1], *row], np.int64) for k, row in enumerate(ranked)]
+    found: list[Floats] = []
+    for k, tokens in enumerate(ids):
+        prefix, position = _prefix(prefix_ids, sent[:k], params), len(prefix_ids) + k
+        row = adjust(logits[k], prefix, prompt_length, params, eos_ids, position)
+        found.append(row[tokens].astype(np.float64))
+    if not params.greedy:
+        sizes = [len(tokens) for tokens in ids]
+        scores = np.concatenate(found) / params.temperature
+        if rule == "coupled":
+            positions = np.repeat(len(prefix_ids) + np.arange(len(ids)), sizes)
+            scores = scores + noise.gumbel(seed, positions, np.concatenate(ids))
+        found = np.split(scores, np.cumsum(sizes)[:-1])
+    for k, values in enumerate(found):
+        first = int(k < len(sent))
+        values[first:] = np.minimum.accumulate(values[first:])
+    return found
 
 
 def predict_outcomes(
@@ -93,6 +131,13 @@ def bonus_rank(ranked: Sequence[Sequence[int]], sent: Sequence[int], outcome: Ou
         ranked, sent, [len(row) if k == outcome.accepted else 0 for k, row in enumerate(ranked)]
     )
     return guesses.index(outcome) + 1 if outcome in guesses else 0
+
+
+def _prefix(prefix_ids: TokenIds, sent: Sequence[int], params: SamplingParams) -> TokenIds:
+    """Return what precedes a position; only penalties look at it."""
+    if not (params.has_penalties and len(sent)):
+        return prefix_ids
+    return np.concatenate([np.asarray(prefix_ids, np.int32), np.asarray(sent, np.int32)])
 
 
 def _check_sizes(rows: int, sent: int, fan_out: int) -> None:

@@ -8,33 +8,23 @@ from dataclasses import dataclass, field
 from sonoran.backends.base import Rows
 from sonoran.drafting.backup import BackupPolicy
 from sonoran.drafting.cache import SpeculationCache
-from sonoran.drafting.fan_out_policy import (
-    FanOutPolicy,
-    RoundCosts,
-    best_budget,
-    largest_hidden_budget,
-)
+from sonoran.drafting.confidence import AverageLaw, Trust
+from sonoran.drafting.fan_out_policy import FanOutPolicy
 from sonoran.drafting.statistics import OutcomeStatistics
 from sonoran.drafting.top_up import Pace
 from sonoran.draftworker.latency import RowLatency
 from sonoran.draftworker.model import DraftModel
 from sonoran.draftworker.sequences import DraftSequence
-from sonoran.draftworker.settings import AUTO, SpeculationSettings
+from sonoran.draftworker.settings import SpeculationSettings
 from sonoran.sampling.proposals import Law
 from sonoran.trace.spans import SpanLog
-from sonoran.types import FloatArray, Origin
+from sonoran.types import FloatArray
 
 DEFAULT_BUDGET = 8
 """Guesses per sequence under ``auto`` until latencies are known."""
 
-COUNTS_NEEDED = 24
-"""Rounds with a cached speculation from which the hit rate of a budget is predicted."""
-
 JUST_IN_TIME = "just in time"
 """Name of the passes that a reply waits for."""
-
-LARGEST_BUDGET = 32
-"""Guesses per sequence that ``auto`` never exceeds."""
 
 
 @dataclass(slots=True)
@@ -62,10 +52,13 @@ class Context:
     statistics: OutcomeStatistics
     fan_out: FanOutPolicy
     backup: BackupPolicy
+    average: AverageLaw
     cache: SpeculationCache = field(default_factory=SpeculationCache)
     latency: RowLatency = field(default_factory=RowLatency)  # of passes beside the target's
     exposed_latency: RowLatency = field(default_factory=RowLatency)  # of those that the target waits for
     pace: Pace = field(default_factory=Pace)
+    trust: Trust = field(default_factory=Trust)  # in the draft's confidence
+    guesses: float = 0.0  # per sequence and round, a running mean
     counters: Counters = field(default_factory=Counters)
     spans: SpanLog | None = None  # recorded while there is one
 
@@ -90,6 +83,7 @@ class Context:
                 backup=settings.fan_out_backup,
             ),
             backup=BackupPolicy(settings.backup, statistics, settings.num_speculative_tokens),
+            average=AverageLaw(statistics),
         )
 
     @property
@@ -128,33 +122,3 @@ class Context:
         for block in s.scratch:
             self.model.kv.pool.release(block)
         s.scratch = []
-
-    def budget(self, sequences: int) -> int:
-        """Return the guesses per sequence: as set, or what is best by the measured times and counts.
-
-        Until there are counts it is the most that the draft finishes in time.
-        """
-        if self.settings.budget != AUTO:
-            return int(self.settings.budget)
-        verification = self.backup.verification_ms
-        if not verification or not self.latency.known:
-            return DEFAULT_BUDGET
-        k = self.settings.num_speculative_tokens
-        if self.statistics.rounds("primary") < COUNTS_NEEDED:
-            return largest_hidden_budget(
-                self.latency, verification, k, sequences=sequences, limit=LARGEST_BUDGET
-            )
-        miss: Origin = "draft" if self.settings.backup in ("draft", AUTO) else "none"
-        costs = RoundCosts(
-            self.latency,
-            verification,
-            (self.backup.draft_ms or 0.0) if miss == "draft" else 0.0,
-            self.statistics.mean_tokens("primary", k),
-            self.statistics.mean_tokens(miss, k),
-            sequences,
-        )
-        return best_budget(costs, lambda size: self._predicted_hits(size, k), k)
-
-    def _predicted_hits(self, budget: int, k: int) -> float:
-        chosen = self.fan_out.list_for("primary", k, budget)
-        return self.statistics.predicted_hit_rate("primary", chosen)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from sonoran.drafting.confidence import Beliefs
 from sonoran.drafting.ngram import NgramDrafter
 from sonoran.drafting.saguaro import saguaro_sample
 from sonoran.draftworker.messages import Item, Prefill
@@ -38,6 +39,7 @@ class DraftSequence:
     origin: Origin = "none"
     stale: bool = True  # no guesses were made yet about the verification of ``sent``
     ranked: list[list[int]] | None = None  # bonus candidates at k = 0..K, kept for the statistics
+    beliefs: Beliefs | None = None  # how likely each of them is, under the rule ``confidence``
     fan_out: list[int] = field(default_factory=list)
     scratch: list[int] = field(default_factory=list)  # blocks of the branches
     ngram: NgramDrafter | None = None
@@ -72,7 +74,7 @@ class DraftSequence:
     def propose(self, speculation: Speculation, origin: Origin) -> None:
         """Remember what was sent for verification; guesses about it have to be made."""
         self.sent, self.origin = speculation, origin
-        self.stale, self.ranked = True, None
+        self.stale, self.ranked, self.beliefs = True, None, None
 
     def ngrams(self) -> NgramDrafter:
         """Return the index over the sequence's own text, up to date."""

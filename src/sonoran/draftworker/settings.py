@@ -15,7 +15,7 @@ AUTO = "auto"
 
 @dataclass(frozen=True, slots=True)
 class SpeculationSettings:
-    """``budget`` is the guesses kept per sequence, or ``auto``: the most that the draft finishes in time.
+    """``budget`` is the guesses kept per sequence, or ``auto``: what is best by the measured times.
 
     ``fan_out_primary`` and ``fan_out_backup`` are the lists of the rule ``explicit``, F_0 first. ``saguaro_c``
     below 1 turns Saguaro sampling on (rejection rule, temperature > 0). ``top_up`` drafts an unfinished branch on
@@ -23,7 +23,7 @@ class SpeculationSettings:
     """
 
     num_speculative_tokens: int
-    fan_out: Rule = "measured"
+    fan_out: Rule = "confidence"
     budget: int | str = 8
     fan_out_primary: tuple[int, ...] | None = None
     fan_out_backup: tuple[int, ...] | None = None

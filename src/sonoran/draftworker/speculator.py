@@ -23,6 +23,7 @@ from sonoran.draftworker.model import DraftModel
 from sonoran.draftworker.passes import draft_just_in_time, read_prompts
 from sonoran.draftworker.sequences import DraftSequence, start_sequence
 from sonoran.draftworker.settings import SpeculationSettings
+from sonoran.draftworker.spending import typical_budget
 from sonoran.draftworker.tree import draft_round
 from sonoran.errors import ConfigError
 from sonoran.sampling.proposals import EMPTY
@@ -103,12 +104,14 @@ class Speculator:
     def stats(self) -> dict[str, Any]:
         """Return counters, estimates and the fan-out in force."""
         context, k = self._context, self._settings.num_speculative_tokens
-        budget = context.budget(1)
+        budget = typical_budget(context)
         return {
             **asdict(context.counters),
             "num_sequences": len(self._sequences),
             "outcomes": context.statistics.summary(k),
             "budget": budget,
+            "guesses_per_sequence": context.guesses,
+            "trust_in_confidence": context.trust.weight,
             "fan_out": {origin: context.fan_out.list_for(origin, k, budget) for origin in _SHOWN},
             "verification_ms": context.backup.verification_ms,
             "draft_ms": context.backup.draft_ms,
@@ -150,7 +153,7 @@ class Speculator:
         if s is None:
             return None
         context = self._context
-        length, sent, origin, ranked = len(s.tokens), s.sent, s.origin, s.ranked
+        length, sent, origin, ranked, beliefs = len(s.tokens), s.sent, s.origin, s.ranked, s.beliefs
         context.release_scratch(s)
         try:
             outcome = s.commit(item)
@@ -167,6 +170,8 @@ class Speculator:
         if ranked is not None:
             rank = bonus_rank(ranked, sent.tokens, outcome)
             context.statistics.observe(origin, len(sent), outcome, rank, hit=cached is not None)
+            if beliefs is not None:
+                context.trust.observe(beliefs, outcome, rank)
         if cached is None:
             context.counters.misses += 1
             return s

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
+from sonoran.drafting.confidence import Beliefs, outcome_probabilities
 from sonoran.drafting.layout import (
     Tree,
     TreePart,
@@ -15,9 +16,10 @@ from sonoran.drafting.layout import (
     tree_rows,
     trunk_rows,
 )
-from sonoran.drafting.outcomes import predict_outcomes, rank_rows
+from sonoran.drafting.outcomes import predict_outcomes, rank_rows, score_rows
 from sonoran.draftworker.context import Context
 from sonoran.draftworker.sequences import DraftSequence
+from sonoran.draftworker.spending import choose_fan_outs, listed
 from sonoran.sampling.proposals import Law
 from sonoran.types import FloatArray, Outcome
 
@@ -33,10 +35,10 @@ def draft_round(context: Context, sequences: Iterable[DraftSequence]) -> Iterato
     batch = [s for s in sequences if context.reserve(s, len(s.sent))]
     if not batch:
         return
-    trees = [
-        _guess(context, s, rows, context.budget(len(batch)))
-        for s, rows in zip(batch, _trunk_pass(context, batch), strict=True)
-    ]
+    for s, rows in zip(batch, _trunk_pass(context, batch), strict=True):
+        _rank(context, s, rows)
+    fan_outs = choose_fan_outs(context, batch)
+    trees = [_open(context, s, fan_out) for s, fan_out in zip(batch, fan_outs, strict=True)]
     yield
     tree = build_tree(trees, context.block_size)
     paths = [[int(token)] for token in tree.first_tokens]
@@ -62,15 +64,22 @@ def _trunk_pass(context: Context, batch: list[DraftSequence]) -> list[FloatArray
     return np.split(logits[:, : context.width], ends[:-1])
 
 
-def _guess(context: Context, s: DraftSequence, rows: FloatArray, budget: int) -> TreePart:
-    """Guess outcomes of the verification of ``sent``, open the cache for them and make room for their branches."""
+def _rank(context: Context, s: DraftSequence, rows: FloatArray) -> None:
+    """Rank the candidates for the bonus token at every k, and keep how much the draft believes in each."""
     sent = s.sent.tokens
-    s.fan_out = context.fan_out.list_for(s.origin, len(sent), budget)
-    depths = [max(RANK_DEPTH, guesses) for guesses in s.fan_out]
-    s.ranked = rank_rows(
-        s.rule, rows, sent, depths, s.tokens, s.prompt_length, s.params, s.seed, context.eos_ids
-    )
-    outcomes: list[Outcome] = predict_outcomes(s.ranked, sent, s.fan_out)
+    depths = [max(RANK_DEPTH, guesses) for guesses in listed(context, s)]
+    about = (s.tokens, s.prompt_length, s.params, s.seed, context.eos_ids)
+    s.ranked = rank_rows(s.rule, rows, sent, depths, *about)
+    if context.settings.fan_out == "confidence":
+        scores = score_rows(s.rule, rows, sent, s.ranked, *about)
+        confident = outcome_probabilities(scores, "coupled" if s.params.greedy else s.rule)
+        s.beliefs = Beliefs(confident, context.average(s.origin, [len(row) for row in confident]))
+
+
+def _open(context: Context, s: DraftSequence, fan_out: list[int]) -> TreePart:
+    """Guess outcomes of the verification of ``sent``, open the cache for them and make room for their branches."""
+    s.fan_out = fan_out
+    outcomes: list[Outcome] = predict_outcomes(s.ranked or [], s.sent.tokens, s.fan_out)
     pool = context.model.kv.pool
     needed = -(-scratch_slots_needed(len(outcomes), s.wanted) // context.block_size)
     if needed > pool.available:

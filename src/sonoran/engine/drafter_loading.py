@@ -9,7 +9,6 @@ from sonoran.backends.native import NativeBackend
 from sonoran.backends.placement import split_cores
 from sonoran.config import EngineConfig, SpeculativeConfig
 from sonoran.draftworker.client import WorkerClient
-from sonoran.draftworker.context import LARGEST_BUDGET
 from sonoran.draftworker.keeper import Local
 from sonoran.draftworker.keys import load_keys
 from sonoran.draftworker.link import Remote
@@ -17,6 +16,7 @@ from sonoran.draftworker.messages import PROTOCOL_VERSION, Hello
 from sonoran.draftworker.options import WorkerOptions
 from sonoran.draftworker.precision import draft_precision
 from sonoran.draftworker.settings import SpeculationSettings
+from sonoran.draftworker.spending import LARGEST_BUDGET
 from sonoran.draftworker.vocabulary import make_vocabulary
 from sonoran.engine.drafters.base import Drafter
 from sonoran.engine.drafters.model import ModelDrafter

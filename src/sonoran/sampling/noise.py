@@ -49,14 +49,15 @@ def philox(counter: tuple[ArrayLike, ArrayLike, ArrayLike, ArrayLike], key: tupl
     return np.stack([c0, c1, c2, c3], axis=-1).astype(np.uint32)
 
 
-def words(seed: int, position: int, block: ArrayLike, stream: Stream) -> Uint32Array:
+def words(seed: int, position: ArrayLike, block: ArrayLike, stream: Stream) -> Uint32Array:
     """Return the four words of each counter block; ``seed`` is taken modulo 2**64."""
-    counter = (block, position & _MASK32, position >> 32, int(stream))
+    at = np.asarray(position, np.int64)
+    counter = (block, at & _MASK32, at >> 32, int(stream))
     return philox(counter, (seed & _MASK32, (seed >> 32) & _MASK32))
 
 
-def gumbel(seed: int, position: int, token_ids: ArrayLike) -> portable.Float64Array:
-    """Return standard Gumbel noise, float64, one number for each token id.
+def gumbel(seed: int, position: ArrayLike, token_ids: ArrayLike) -> portable.Float64Array:
+    """Return standard Gumbel noise, float64, one number for each token id; positions broadcast with the ids.
 
     ``n`` is the 52-bit number made of a word of stream 0 and the first 20 bits of the same word of stream 1,
     ``v = (n + 1/2) / 2**52`` and the noise is ``-log(-log(1 - v))``, at most 36.74 and at least -3.61.
@@ -88,7 +89,7 @@ def derive_seed(seed: int, index: int) -> int:
     return (int(block[0]) << 32) | int(block[1])
 
 
-def _token_words(seed: int, position: int, ids: NDArray[np.int64], stream: Stream) -> NDArray[np.int64]:
+def _token_words(seed: int, position: ArrayLike, ids: NDArray[np.int64], stream: Stream) -> NDArray[np.int64]:
     blocks = words(seed, position, ids >> 2, stream)
     picked = np.take_along_axis(blocks, (ids & 3)[..., None], axis=-1)[..., 0]
     return picked.astype(np.int64)
