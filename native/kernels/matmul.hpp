@@ -27,6 +27,9 @@ template <int Bits, int q>
 inline Vec::Q load_quad(const uint8_t* chunk) {
   if constexpr (Bits == 8) {
     return Vec::load_bytes(chunk + 64 * q);
+  } else if constexpr (Bits == 3) {
+    const Vec::Q low = Vec::and_bytes(Vec::shift<-2 * (q % 4)>(Vec::load_bytes(chunk + 64 * (q / 4))), 3);
+    return Vec::or_bytes(low, Vec::and_bytes(Vec::shift<2 - q>(Vec::load_bytes(chunk + 128)), 4));
   } else {
     const Vec::Q nibbles =
         Vec::and_bytes(Vec::shift<q % 2 ? -4 : 0>(Vec::load_bytes(chunk + 64 * (q / 2))), 15);
@@ -46,8 +49,10 @@ template <int Bits, int M, int First, int Count>
 inline void add_quads(Vec::I (&dot)[M], const uint8_t* chunk, const int8_t* const (&x)[M]) {
   if constexpr (Count > 0) {
     const Vec::Q codes = load_quad<Bits, First>(chunk);
-    // One prefetch for each 64 bytes of codes: quads come two to a vector below 8 bits.
-    if constexpr (Bits == 8 || First % 2 == 0) prefetch(chunk + 64 * (Bits == 8 ? First : First / 2));
+    // One prefetch for each 64 bytes of codes: quads come two to a vector below 8 bits, four with 3.
+    constexpr int kShare = Bits == 8 ? 1 : Bits == 3 ? 4 : 2;
+    if constexpr (First % kShare == 0) prefetch(chunk + 64 * (First / kShare));
+    if constexpr (Bits == 3 && First == 0) prefetch(chunk + 128);
     if constexpr (Bits == 5 && First == 0) prefetch(chunk + 256);
     if constexpr (Bits == 6 && First % 4 == 0) prefetch(chunk + 256 + 16 * First);
     for (int m = 0; m < M; ++m) dot[m] = Vec::dot4<Bits>(dot[m], codes, x[m] + 4 * First);
@@ -174,7 +179,7 @@ struct KOffsetTile {
   }
 };
 
-// Q4_0, Q5_0, Q8_0 (an offset, no minimum) and Q4_1, Q5_1 (a minimum, no offset).
+// Q3_0, Q4_0, Q5_0, Q8_0 (an offset, no minimum) and Q4_1, Q5_1 (a minimum, no offset).
 template <int Bits, int Offset, bool Min>
 struct SmallTile {
   static constexpr int kScaleBytes = Min ? 64 : 32;
@@ -201,12 +206,13 @@ struct SmallTile {
                         int c) {
     const int8_t* codes[M];
     Vec::I dot[M];
-    constexpr int32_t Quantised::* start = Offset == 8    ? &Quantised::offset8
+    constexpr int32_t Quantised::* start = Offset <= 8    ? &Quantised::offset8
                                            : Offset == 16 ? &Quantised::offset16
                                                           : &Quantised::offset128;
+    constexpr int kHalf = Offset == 4 ? 2 : 1;  // offset4 is half of offset8
     for (int m = 0; m < M; ++m) {
       codes[m] = in.of[m][c].codes;
-      dot[m] = Min ? Vec::izero() : Vec::iset(in.of[m][c].*start);
+      dot[m] = Min ? Vec::izero() : Vec::iset(in.of[m][c].*start / kHalf);
     }
     add_quads<Bits, M, 0, 8>(dot, chunk, codes);
     const Vec::F d = Vec::load_half(reinterpret_cast<const uint16_t*>(scales));
@@ -304,6 +310,8 @@ void matmul(const Matrix& w, int first, int last, const Activations& x, int rows
       return multiply<DenseTile<LoadF16>>(w, first, last, x, rows, y, stride);
     case Format::BF16:
       return multiply<DenseTile<LoadBF16>>(w, first, last, x, rows, y, stride);
+    case Format::Q3_0:
+      return multiply<SmallTile<3, 4, false>>(w, first, last, x, rows, y, stride);
     case Format::Q4_0:
       return multiply<SmallTile<4, 8, false>>(w, first, last, x, rows, y, stride);
     case Format::Q4_1:

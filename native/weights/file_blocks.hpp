@@ -54,6 +54,14 @@ inline void read_k_codes(const uint8_t* nibbles, const uint8_t* high, uint8_t* c
   }
 }
 
+// Four codes' lower bits in each of eight bytes, then eight codes' third bits in each of four.
+inline void read_threes32(const uint8_t* p, uint8_t* codes) {
+  for (int i = 0; i < 32; ++i) {
+    const int low = (p[i / 4] >> (2 * (i % 4))) & 3;
+    codes[i] = static_cast<uint8_t>(low | (((p[8 + i / 8] >> (i % 8)) & 1) << 2));
+  }
+}
+
 inline void read_q6_k(const uint8_t* p, FileBlock& block) {
   for (int half = 0; half < 2; ++half) {
     const uint8_t* low = p + 64 * half;
@@ -77,6 +85,8 @@ inline void read_file_block(Format format, const uint8_t* p, FileBlock& block) {
       return read_nibbles32(p + 2, nullptr, block.codes);
     case Format::Q5_0:
       return read_nibbles32(p + 6, p + 2, block.codes);
+    case Format::Q3_0:
+      return read_threes32(p + 2, block.codes);
     case Format::Q8_0:
       for (int i = 0; i < 32; ++i) block.codes[i] = static_cast<uint8_t>(p[2 + i] ^ 0x80);  // + 128
       return;

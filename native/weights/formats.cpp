@@ -11,7 +11,7 @@ namespace sonoran {
 
 namespace {
 
-constexpr std::array<FormatInfo, 11> kFormats = {{
+constexpr std::array<FormatInfo, 12> kFormats = {{
     {"F32", Scheme::Dense, 32, 0, 1, 4, 1, 0},
     {"F16", Scheme::Dense, 16, 0, 1, 2, 1, 0},
     {"BF16", Scheme::Dense, 16, 0, 1, 2, 1, 0},
@@ -23,6 +23,7 @@ constexpr std::array<FormatInfo, 11> kFormats = {{
     {"Q4_K", Scheme::KMin, 4, 0, 256, 144, 256, 320},
     {"Q5_K", Scheme::KMin, 5, 0, 256, 176, 256, 320},
     {"Q6_K", Scheme::KOffset, 6, 32, 256, 210, 256, 288},
+    {"Q3_0", Scheme::Scale, 3, 4, 32, 14, 32, 32},  // of no file: what weights may be lowered to
 }};
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 #include <vector>
 
 #include "core/error.hpp"
@@ -14,38 +15,67 @@ namespace {
 
 void write_u16(uint8_t* p, uint16_t v) { std::memcpy(p, &v, 2); }
 
-// Sets the 32 codes of one lane in a zeroed chunk.
-void put_codes(uint8_t* chunk, int bits, int lane, const uint8_t* codes) {
-  for (int q = 0; q < 8; ++q) {
+// A plane holds Width bits of every code: Width vectors of 64 bytes with 8 / Width quads each, the first quad
+// lowest.
+template <int Width>
+void put_plane(uint8_t* plane, int lane, const uint8_t* codes, int shift) {
+  constexpr int kQuads = 8 / Width;
+  constexpr int kMask = (1 << Width) - 1;
+  for (int v = 0; v < Width; ++v) {
     for (int i = 0; i < 4; ++i) {
-      const int byte = 4 * lane + i;
-      const int code = codes[4 * q + i];
-      if (bits == 8) {
-        chunk[64 * q + byte] = static_cast<uint8_t>(code);
-        continue;
+      int byte = 0;
+      for (int q = 0; q < kQuads; ++q) {
+        byte |= ((codes[4 * (kQuads * v + q) + i] >> shift) & kMask) << (Width * q);
       }
-      chunk[64 * (q / 2) + byte] |= static_cast<uint8_t>((code & 15) << (4 * (q % 2)));
-      if (bits == 5) chunk[256 + byte] |= static_cast<uint8_t>((code >> 4) << q);
-      if (bits == 6) chunk[256 + 64 * (q / 4) + byte] |= static_cast<uint8_t>((code >> 4) << (2 * (q % 4)));
+      plane[64 * v + 4 * lane + i] = static_cast<uint8_t>(byte);
     }
   }
 }
 
-// The 32 codes of one lane of a chunk.
-void get_codes(const uint8_t* chunk, int bits, int lane, uint8_t* codes) {
-  for (int q = 0; q < 8; ++q) {
+template <int Width>
+void get_plane(const uint8_t* plane, int lane, uint8_t* codes, int shift) {
+  constexpr int kQuads = 8 / Width;
+  constexpr int kMask = (1 << Width) - 1;
+  for (int v = 0; v < Width; ++v) {
     for (int i = 0; i < 4; ++i) {
-      const int byte = 4 * lane + i;
-      if (bits == 8) {
-        codes[4 * q + i] = chunk[64 * q + byte];
-        continue;
+      const int byte = plane[64 * v + 4 * lane + i];
+      for (int q = 0; q < kQuads; ++q) {
+        codes[4 * (kQuads * v + q) + i] |= static_cast<uint8_t>(((byte >> (Width * q)) & kMask) << shift);
       }
-      int code = (chunk[64 * (q / 2) + byte] >> (4 * (q % 2))) & 15;
-      if (bits == 5) code |= ((chunk[256 + byte] >> q) & 1) << 4;
-      if (bits == 6) code |= ((chunk[256 + 64 * (q / 4) + byte] >> (2 * (q % 4))) & 3) << 4;
-      codes[4 * q + i] = static_cast<uint8_t>(code);
     }
   }
+}
+
+// Calls visit(width, offset of the plane in a chunk, shift of its bits in a code) for the planes of a format.
+template <class Visit>
+void for_planes(int bits, Visit visit) {
+  using std::integral_constant;
+  switch (bits) {
+    case 3:
+      visit(integral_constant<int, 2>{}, 0, 0);
+      return visit(integral_constant<int, 1>{}, 128, 2);
+    case 8:
+      return visit(integral_constant<int, 8>{}, 0, 0);
+    default:
+      visit(integral_constant<int, 4>{}, 0, 0);
+      if (bits == 5) visit(integral_constant<int, 1>{}, 256, 4);
+      if (bits == 6) visit(integral_constant<int, 2>{}, 256, 4);
+  }
+}
+
+// Sets the 32 codes of one lane in a chunk.
+void put_codes(uint8_t* chunk, int bits, int lane, const uint8_t* codes) {
+  for_planes(bits, [&](auto width, int offset, int shift) {
+    put_plane<width()>(chunk + offset, lane, codes, shift);
+  });
+}
+
+// The 32 codes of one lane of a chunk.
+void get_codes(const uint8_t* chunk, int bits, int lane, uint8_t* codes) {
+  std::memset(codes, 0, kChunk);
+  for_planes(bits, [&](auto width, int offset, int shift) {
+    get_plane<width()>(chunk + offset, lane, codes, shift);
+  });
 }
 
 void put_scales(uint8_t* scales, Scheme scheme, int lane, const FileBlock& block) {

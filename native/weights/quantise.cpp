@@ -1,5 +1,5 @@
-// Lower precision on load: bf16, or per group of 32 inputs 8 bits symmetric (Q8_0), 4 bits symmetric (Q4_0)
-// or with a minimum (Q4_1).
+// Lower precision on load: bf16, or per group of 32 inputs 8 bits symmetric (Q8_0), 4 or 3 bits symmetric
+// (Q4_0, Q3_0) or 4 with a minimum (Q4_1).
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -56,31 +56,49 @@ void quantise_q8_0(const float* x, uint8_t* out) {
   for (int i = 0; i < kGroup; ++i) out[2 + i] = static_cast<uint8_t>(code_of(x[i], inverse, -127, 127));
 }
 
-// The largest value is coded as -8 for its own sign; among the scales around that, the one with the least
-// squared error.
-SONORAN_CLONES void quantise_q4_0(const float* x, uint8_t* out) {
+// The largest value is coded as Low for its own sign, or nearly so; among the scales around that, the one
+// with the least squared error.
+template <int Low>
+[[gnu::always_inline]] inline float best_scale(const float* x, int first, int last, float width) {
   float extreme = 0.0f;
   for (int i = 0; i < kGroup; ++i) {
     if (std::fabs(x[i]) > std::fabs(extreme)) extreme = x[i];
   }
   float best_error = INFINITY;
   float best = 0.0f;
-  for (int step = -4; step <= 4; ++step) {
-    const float d = as_stored(extreme / (-8.0f + 0.25f * static_cast<float>(step)));
+  for (int step = first; step <= last; ++step) {
+    const float d = as_stored(extreme / (static_cast<float>(Low) + width * static_cast<float>(step)));
     const float inverse = d != 0.0f ? 1.0f / d : 0.0f;
     float errors[kGroup];
     for (int i = 0; i < kGroup; ++i) {
-      const float e = x[i] - d * static_cast<float>(code_of(x[i], inverse, -8, 7));
+      const float e = x[i] - d * static_cast<float>(code_of(x[i], inverse, Low, -Low - 1));
       errors[i] = e * e;
     }
     const float error = sum_of(errors);
     if (error < best_error) best_error = error, best = d;
   }
-  put_half(out, best);
-  const float inverse = best != 0.0f ? 1.0f / best : 0.0f;
+  return best;
+}
+
+SONORAN_CLONES void quantise_q4_0(const float* x, uint8_t* out) {
+  const float d = best_scale<-8>(x, -4, 4, 0.25f);
+  const float inverse = d != 0.0f ? 1.0f / d : 0.0f;
+  put_half(out, d);
   int codes[kGroup];
   for (int i = 0; i < kGroup; ++i) codes[i] = code_of(x[i], inverse, -8, 7) + 8;
   put_nibbles(out + 2, codes);
+}
+
+SONORAN_CLONES void quantise_q3_0(const float* x, uint8_t* out) {
+  const float d = best_scale<-4>(x, -3, 5, 0.3f);
+  const float inverse = d != 0.0f ? 1.0f / d : 0.0f;
+  std::memset(out, 0, 14);
+  put_half(out, d);
+  for (int i = 0; i < kGroup; ++i) {
+    const int code = code_of(x[i], inverse, -4, 3) + 4;
+    out[2 + i / 4] |= static_cast<uint8_t>((code & 3) << (2 * (i % 4)));
+    out[10 + i / 8] |= static_cast<uint8_t>((code >> 2) << (i % 8));
+  }
 }
 
 // Scale and minimum by a few rounds of least squares, starting from the range of the values.
@@ -135,6 +153,9 @@ void quantise_row(Format format, const float* x, int n, uint8_t* out) {
         break;
       case Format::Q4_0:
         quantise_q4_0(x, out);
+        break;
+      case Format::Q3_0:
+        quantise_q3_0(x, out);
         break;
       case Format::Q4_1:
         quantise_q4_1(x, out);

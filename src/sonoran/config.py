@@ -11,7 +11,7 @@ from sonoran.errors import ConfigError, nearest
 Method = Literal["draft_model", "ngram", "ssd", "auto"]
 Verification = Literal["coupled", "rejection"]
 Quantize = Literal["bf16", "int8", "int4"]
-DraftQuantize = Literal["file", "bf16", "int8", "int4"]
+DraftQuantize = Literal["file", "bf16", "int8", "int4", "int3"]
 
 _MODEL_KEYS = frozenset({"model", "draft_vocab", "threads", "cores", "quantize"})
 METHOD_KEYS: dict[str, frozenset[str]] = {
@@ -80,7 +80,7 @@ class SpeculativeConfig:
     draft_vocab: int | None = None  # ids below it, special tokens and the texts' own; None: 32768, 0: any
     threads: int | None = None
     cores: tuple[int, ...] | None = None
-    quantize: DraftQuantize | None = None  # None: 4 bits; "file" keeps the file's precision
+    quantize: DraftQuantize | None = None  # None: 4 bits, 3 for some known drafts; "file": as it is
     prompt_lookup_min: int = 2
     prompt_lookup_max: int = 5
     verification: Verification = "coupled"

@@ -58,7 +58,7 @@ def test_mixed_batches_with_rounds_of_any_length(seed: int) -> None:
 
 
 @pytest.mark.parametrize("params", [greedy(60), SamplingParams(temperature=1.0, seed=3, max_tokens=60)])
-@pytest.mark.parametrize("fan_out", ["uniform", "geometric", "measured", "explicit"])
+@pytest.mark.parametrize("fan_out", ["confidence", "uniform", "geometric", "measured", "explicit"])
 def test_a_good_draft_hits_the_cache(params: SamplingParams, fan_out: str) -> None:
     lists = {"fan_out_primary": (2, 2, 2, 2, 4)} if fan_out == "explicit" else {"budget": 12}
     drafter = ssd(model={"noise": 0.6}, fan_out=fan_out, backup="draft", **lists)

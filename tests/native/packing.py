@@ -11,21 +11,29 @@ import pytest
 from sonoran import _native
 
 DENSE = ("F32", "F16", "BF16")
-SMALL = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0")  # scales per 32 inputs
+SMALL = ("Q3_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0")  # scales per 32 inputs
 SUPER = ("Q4_K", "Q5_K", "Q6_K")  # scales per 256 inputs
 FORMATS = (*DENSE, *SMALL, *SUPER)
 INSTRUCTION_SETS = ("avx512vnni", "avx2", "portable")
 
 # Where the fp16 scales of a format lie in a block of the file.
 SCALES = {
-    "Q4_0": (0,), "Q4_1": (0, 2), "Q5_0": (0,), "Q5_1": (0, 2), "Q8_0": (0,),
+    "Q3_0": (0,), "Q4_0": (0,), "Q4_1": (0, 2), "Q5_0": (0,), "Q5_1": (0, 2), "Q8_0": (0,),
     "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,),
 }  # fmt: skip
 
 
 def group_of(kind: str) -> int:
     """Inputs of a block of the file format, which is also the group of activations with one scale."""
-    return int(gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]][0])
+    return size_of(kind)[0]
+
+
+def size_of(kind: str) -> tuple[int, int]:
+    """Inputs and bytes of a block of the file format; Q3_0 is in no file, but packed through one like it."""
+    if kind == "Q3_0":
+        return 32, 14
+    inputs, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]]
+    return int(inputs), int(size)
 
 
 def random_rows(kind: str, outputs: int, inputs: int, rng: np.random.Generator) -> np.ndarray:
@@ -37,7 +45,7 @@ def random_rows(kind: str, outputs: int, inputs: int, rng: np.random.Generator) 
     if kind == "BF16":
         values = rng.standard_normal((outputs, inputs), np.float32)
         return (values.view(np.uint32) >> 16).astype(np.uint16).view(np.uint8)
-    elements, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]]
+    elements, size = size_of(kind)
     blocks = rng.integers(0, 256, (outputs, inputs // elements, size), np.uint8)
     for at in SCALES[kind]:
         scale = rng.uniform(0.01, 0.2, blocks.shape[:2]) * rng.choice([-1, 1], blocks.shape[:2])
@@ -47,8 +55,20 @@ def random_rows(kind: str, outputs: int, inputs: int, rng: np.random.Generator) 
 
 def exact(kind: str, rows: np.ndarray) -> np.ndarray:
     """The float32 values that the gguf package reads from file rows."""
+    if kind == "Q3_0":
+        return exact_q3_0(rows)
     values: np.ndarray = gguf.quants.dequantize(rows, gguf.GGMLQuantizationType[kind])
     return values.astype(np.float32, copy=False)
+
+
+def exact_q3_0(rows: np.ndarray) -> np.ndarray:
+    """An fp16 scale, then the lower two bits of the 32 codes, then their third bits; an offset of 4."""
+    blocks = np.ascontiguousarray(rows).reshape(-1, 14)
+    scales = np.ascontiguousarray(blocks[:, :2]).view(np.float16).astype(np.float32)
+    bits = np.unpackbits(blocks[:, 2:], axis=1, bitorder="little")
+    codes = bits[:, 0:64:2] + 2 * bits[:, 1:64:2] + 4 * bits[:, 64:96]
+    values: np.ndarray = scales * (codes.astype(np.float32) - 4)
+    return values.reshape(len(rows), -1)
 
 
 def pack(kind: str, rows: np.ndarray, inputs: int, to: str | None = None) -> Any:

@@ -86,16 +86,31 @@ def test_4_bits_without_a_minimum_beat_the_plain_choice(seed: int) -> None:
     assert np.all((errors**2).sum(1) <= (rough**2).sum(1) * 1.001 + size[:, 0] ** 2 * 1e-5)
 
 
+@settings(max_examples=25, deadline=None)
+@given(seed=SEEDS)
+def test_3_bits_beat_the_plain_choice(seed: int) -> None:
+    values = weights(seed)
+    errors, groups = group_errors(values, "Q3_0")
+    extreme = np.take_along_axis(groups, np.abs(groups).argmax(1, keepdims=True), axis=1)
+    size = np.abs(extreme)
+    # Codes go from -4 to 3 and the step from 1 / 4.9 to 1 / 2.5 of the largest value.
+    assert np.all(errors <= size * (1 - 3 / 4.9) + 1e-7)
+    # The step is kept in fp16, which moves values that lie between two codes.
+    step = np.where(extreme == 0, 1, extreme / -4)
+    rough = np.abs(step * np.clip(np.round(groups / step), -4, 3) - groups)
+    assert np.all((errors**2).sum(1) <= (rough**2).sum(1) * 1.01 + size[:, 0] ** 2 * 1e-5)
+
+
 def test_more_bits_err_less() -> None:
     values = np.random.default_rng(5).standard_normal((64, 512), np.float32)
-    errors = {to: rms_error(values, lowered(values, to)) for to in ("BF16", "Q8_0", "Q4_1", "Q4_0")}
-    assert 0 < errors["BF16"] < errors["Q8_0"] < 0.01 < errors["Q4_1"] < errors["Q4_0"] < 0.12
+    errors = [rms_error(values, lowered(values, to)) for to in ("BF16", "Q8_0", "Q4_1", "Q4_0", "Q3_0")]
+    assert 0 < errors[0] < errors[1] < 0.01 < errors[2] < errors[3] < 0.12 < errors[4] < 0.23
 
 
-@pytest.mark.parametrize("to", ["Q8_0", "Q4_0", "Q4_1"])
+@pytest.mark.parametrize("to", ["Q8_0", "Q4_0", "Q4_1", "Q3_0"])
 def test_small_integers_are_exact(to: str) -> None:
     rng = np.random.default_rng(6)
-    low, high = {"Q8_0": (-127, 128), "Q4_0": (-8, 8), "Q4_1": (0, 16)}[to]
+    low, high = {"Q8_0": (-127, 128), "Q4_0": (-8, 8), "Q4_1": (0, 16), "Q3_0": (-4, 4)}[to]
     values = rng.integers(low, high, (5, 10, 32)).astype(np.float32)
     values[..., :2] = (low, high - 1)
     values = values.reshape(5, 320)

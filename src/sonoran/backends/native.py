@@ -17,14 +17,17 @@ from sonoran.weights.config import ModelConfig
 from sonoran.weights.source import ModelFile
 from sonoran.weights.tensors import TensorInfo, dequantize
 
-Quantize = Literal["bf16", "int8", "int4"]
+Quantize = Literal["bf16", "int8", "int4", "int3"]
+"""``int3`` is 3 bits for the feed-forward matrices, most of a model, and 4 for the others."""
+
 LoadProgress = Callable[[int, int], None]
 """Called with the bytes packed so far and the bytes in all."""
 
 _BITS = {
     "F32": 32, "F16": 16, "BF16": 16, "Q8_0": 8, "Q6_K": 6, "Q5_0": 5, "Q5_1": 5, "Q5_K": 5,
-    "Q4_0": 4, "Q4_1": 4, "Q4_K": 4,
+    "Q4_0": 4, "Q4_1": 4, "Q4_K": 4, "Q3_0": 3,
 }  # fmt: skip
+_LOWERED = {"bf16": "BF16", "int8": "Q8_0", "int4": "Q4_0", "int3": "Q4_0"}
 _KEEP_MAPPED = 64 << 20  # bytes of the mapped file that may stay resident while weights are packed
 _LOGIT_ROWS = 8  # room for logits that is kept from pass to pass
 _GROUP = 32  # inputs that share a scale when weights are quantised on load
@@ -59,8 +62,8 @@ class NativeBackend:
             raise ConfigError(f"block_size must be a multiple of 16, got {block_size}")
         if num_blocks < 1:
             raise ConfigError(f"num_blocks must be at least 1, got {num_blocks}")
-        if quantize is not None and quantize not in ("bf16", "int8", "int4"):
-            raise ConfigError(f"unknown quantize {quantize!r}{nearest(quantize, ('bf16', 'int8', 'int4'))}")
+        if quantize is not None and quantize not in _LOWERED:
+            raise ConfigError(f"unknown quantize {quantize!r}{nearest(quantize, _LOWERED)}")
         count, pinned = place_threads(threads, cores)
         self._config = model_file.config
         self._block_size, self._num_blocks = block_size, num_blocks
@@ -174,7 +177,9 @@ class NativeBackend:
 def packed_format(tensor: TensorInfo, quantize: Quantize | None, quantize_output: bool = False) -> str:
     """Format in which a matrix is kept: that of the file, or fewer bits if asked for and possible."""
     inputs = tensor.shape[1]
-    wanted = {None: tensor.dtype, "bf16": "BF16", "int8": "Q8_0", "int4": "Q4_0"}[quantize]
+    wanted = tensor.dtype if quantize is None else _LOWERED[quantize]
+    if quantize == "int3" and tensor.name.endswith((".gate", ".up", ".down")):
+        wanted = "Q3_0"
     sensitive = tensor.name == "embed" or (tensor.name == "output" and not quantize_output)
     if wanted == "Q4_0" and sensitive:
         wanted = "Q8_0"

@@ -78,7 +78,7 @@ def open_pair(
 ) -> Pair:
     """Open both models and check that they fit. ``draft`` "auto" is the default draft, None is none.
 
-    Precision and vocabulary of the draft have the engine's defaults (4 bits; 32768 ids, 0 for all).
+    Precision and vocabulary of the draft have the engine's defaults (4 bits, 3 for some; 32768 ids, 0 for all).
 
     Raises ModelError, DownloadError, CompatibilityError, ConfigError.
     """
@@ -96,7 +96,7 @@ def open_pair(
         if draft_model is None
         else _model_key(
             draft_model,
-            draft_precision(draft_quantize),
+            draft_precision(draft_quantize, draft_model.file.path),
             DEFAULT_DRAFT_VOCAB if draft_vocab is None else draft_vocab,
         ),
         machine_key(cores),

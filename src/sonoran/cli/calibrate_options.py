@@ -32,7 +32,10 @@ PairCores = Annotated[
 TargetPrecision = Annotated[str | None, typer.Option("--quantize", help="Precision of the target.")]
 DraftPrecision = Annotated[
     str | None,
-    typer.Option("--draft-quantize", help="Precision of the draft: int4 (default), int8, bf16, file."),
+    typer.Option(
+        "--draft-quantize",
+        help="Precision of the draft: int3, int4, int8, bf16, file. Default int4; int3 for the default draft.",
+    ),
 ]
 DraftVocab = Annotated[
     int | None, typer.Option("--draft-vocab", help="Draft ids below this; default 32768, 0 for all.")

@@ -60,7 +60,11 @@ def draft_worker(
     cores: Annotated[str | None, typer.Option("--cores", help="Run on these cores only: 0,2-5.")] = None,
     threads: Annotated[int | None, typer.Option("--threads", help="Threads; default: all cores.")] = None,
     quantize: Annotated[
-        str | None, typer.Option("--quantize", help="Lower precision: bf16, int8 or int4.")
+        str | None,
+        typer.Option(
+            "--quantize",
+            help="Precision: int3, int4, int8, bf16, file. Default int4; int3 for the default draft.",
+        ),
     ] = None,
     draft_vocab: Annotated[
         int | None, typer.Option("--draft-vocab", help="Propose only ids below this, and special tokens.")

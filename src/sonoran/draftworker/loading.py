@@ -29,7 +29,7 @@ def load_draft_model(
         block_size=options.block_size,
         threads=options.threads,
         cores=options.cores,
-        quantize=draft_precision(options.quantize),
+        quantize=draft_precision(options.quantize, file.path),
         quantize_output=True,
         progress=progress,
     )

@@ -66,7 +66,7 @@ def build_drafter(
         block_size=config.block_size,
         threads=speculative.threads if own_place else config.threads,
         cores=speculative.cores if own_place else config.cores,
-        quantize=draft_precision(speculative.quantize),
+        quantize=draft_precision(speculative.quantize, draft.file.path),
         quantize_output=True,
         progress=reporting.loading(draft.file),
     )

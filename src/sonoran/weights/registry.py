@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from sonoran.errors import ModelError, nearest
 
@@ -49,6 +50,7 @@ class ModelEntry:
     license: str
     hub: HubFile | None
     index: IndexParts | None
+    draft_quantize: Literal["int4", "int3"] = "int4"  # precision in which it drafts, unless asked otherwise
 
     def part_bytes(self, part: int) -> int:
         """Bytes of one part on the package index."""
@@ -92,6 +94,8 @@ MODELS: dict[str, ModelEntry] = {
                 count=6,
                 part_size=89_128_960,
             ),
+            # Tokens per verification at K = 4, HumanEval and GSM8K: 4.05 and 3.98, with int4 4.00 and 3.99.
+            draft_quantize="int3",
         ),
         ModelEntry(
             name="smollm2-135m-instruct",
