@@ -25,7 +25,7 @@ def test_options_survive_json() -> None:
         ({"model": "m", "threads": 0}, "threads must be .*got 0"),
         ({"model": "m", "num_kv_blocks": None}, "num_kv_blocks"),
         ({"model": "m", "max_rows": True}, "max_rows"),
-        ({"model": "m", "quantize": "int3"}, "unknown quantize 'int3'"),
+        ({"model": "m", "quantize": "int2"}, "unknown quantize 'int2'"),
         ({"model": "m", "cores": "a"}, "cores must look like"),
     ],
 )
