@@ -89,8 +89,11 @@ def build_auto(
     if options.speculative is None:
         core, tokenizer = build_engine(model, placed, None, reporting)
         return _attach(core, NoDrafter(reason)), tokenizer
-    # K changes from round to round, up to what was asked for.
-    given = SpeculativeConfig.from_mapping({**options.speculative, "num_speculative_tokens": k_max})
+    # K changes from round to round, up to what was asked for; guesses and backup follow what the worker measures.
+    changing: dict[str, int | str] = {"num_speculative_tokens": k_max}
+    if best.mode == "ssd":
+        changing |= {"budget": "auto", "backup": "auto"}
+    given = SpeculativeConfig.from_mapping({**options.speculative, **changing})
     core, tokenizer = build_engine(model, placed, given, reporting)
     return _adapt(core, profile, best.placement, best.mode, k_max, reason), tokenizer
 

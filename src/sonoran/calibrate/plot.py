@@ -9,7 +9,7 @@ from typing import Any, Literal
 from sonoran.calibrate.placements import Workload, nearest_acceptance
 from sonoran.calibrate.predict import DEFAULT_BUDGETS, Prediction
 from sonoran.calibrate.profile import Profile
-from sonoran.calibrate.replay import best_fan_out, replay_lengths, replay_ssd
+from sonoran.calibrate.replay import replay_budget, replay_lengths
 from sonoran.errors import PlanError, nearest
 from sonoran.simulate.plan import Mode
 from sonoran.theory.hit_rate import hit_rate_limit
@@ -78,7 +78,7 @@ def hit_rates(profile: Profile, workload: Workload, k: int) -> list[tuple[int, f
         return []
     found = []
     for budget in DEFAULT_BUDGETS:
-        replay = replay_ssd(acceptance, best_fan_out(acceptance, k, budget))
+        replay = replay_budget(acceptance, k, budget)
         found.append((budget, hit_rate_limit(replay.after_primary, replay.after_backup)))
     return found
 

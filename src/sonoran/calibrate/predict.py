@@ -19,7 +19,7 @@ from sonoran.calibrate.placements import (
     placements,
 )
 from sonoran.calibrate.profile import Profile
-from sonoran.calibrate.replay import behaviour_of, best_fan_out, replay_lengths, replay_ssd
+from sonoran.calibrate.replay import behaviour_of, best_fan_out, replay_budget, replay_lengths
 from sonoran.calibrate.traces import Acceptance
 from sonoran.errors import PlanError
 from sonoran.simulate.closed_form import autoregressive, predict, speculative, synchronous
@@ -153,7 +153,7 @@ def _speculative(
     for budget in budgets:
         fan_out = best_fan_out(acceptance, k, budget)
         for backup in backups:
-            replay = replay_ssd(acceptance, fan_out, backup=backup)
+            replay = replay_budget(acceptance, k, budget, backup=backup)
             plan = RoundPlan("ssd", k, workload.batch, fan_out, backup=backup)
             result = speculative(
                 plan,
@@ -186,7 +186,7 @@ def _simulate_best(
     for index in best:
         p = predictions[index]
         backup: Backup = p.backup or "draft"
-        replay = replay_ssd(acceptance, p.fan_out, backup=backup)
+        replay = replay_budget(acceptance, p.num_speculative_tokens, p.budget, backup=backup)
         behaviour = behaviour_of(acceptance, p.num_speculative_tokens, replay)
         plan = RoundPlan("ssd", p.num_speculative_tokens, p.batch, p.fan_out, backup=backup)
         costs = costs_for(profile, p.placement, workload)

@@ -20,7 +20,7 @@ from sonoran.calibrate.traces import Acceptance
 from sonoran.errors import PlanError
 from sonoran.simulate.curves import LatencyCurve
 
-VERSION = 1
+VERSION = 2
 NOISY_SPREAD = 0.10
 """Above this median spread (interquartile range / median) of passes, measurements are not to be trusted."""
 

@@ -12,9 +12,10 @@ import numpy as np
 from sonoran.backends.base import Backend
 from sonoran.calibrate.profile import SamplingTime, Timing
 from sonoran.calibrate.timing import Clock
-from sonoran.calibrate.traces import DEEPEST, Acceptance, Trace, Verification
+from sonoran.calibrate.traces import CANDIDATES, DEEPEST, Acceptance, Trace, Verification
+from sonoran.drafting.confidence import outcome_probabilities
 from sonoran.drafting.layout import TrunkPart, trunk_rows
-from sonoran.drafting.outcomes import rank_rows
+from sonoran.drafting.outcomes import rank_rows, score_rows
 from sonoran.errors import ConfigError
 from sonoran.kv.memory import BlockTable, KVMemory
 from sonoran.sampling import rowops
@@ -39,11 +40,21 @@ class _Text:
     tables: tuple[BlockTable, BlockTable]
     rejected: dict[Verification, list[int]] = field(default_factory=dict)
     free: dict[Verification, list[int]] = field(default_factory=dict)
+    chances: dict[Verification, list[tuple[float, ...]]] = field(default_factory=dict)
+    free_chances: dict[Verification, list[tuple[float, ...]]] = field(default_factory=dict)
     done: bool = False
 
     def record(self, rule: Verification, rejected: int, free: int) -> None:
         self.rejected.setdefault(rule, []).append(rejected)
         self.free.setdefault(rule, []).append(free)
+
+    def believe(self, rule: Verification, chances: tuple[float, ...], free: tuple[float, ...]) -> None:
+        self.chances.setdefault(rule, []).append(chances)
+        self.free_chances.setdefault(rule, []).append(free)
+
+    def trace(self, rule: Verification) -> Trace:
+        kept = (self.rejected, self.free, self.chances, self.free_chances)
+        return Trace(*(tuple(by_rule[rule]) for by_rule in kept))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +161,7 @@ class _Run:
             Acceptance(
                 rule,
                 self.params.temperature,
-                tuple(Trace(tuple(t.rejected[rule]), tuple(t.free[rule])) for t in self.texts if t.rejected),
+                tuple(t.trace(rule) for t in self.texts if t.rejected),
                 *perplexities,
             )
             for rule in self.rules
@@ -200,6 +211,8 @@ class _Run:
         if rule == "coupled":
             # The draft's own token is its first candidate: it is sent, and the others move up by one.
             text.record(rule, free - 1, free)
+            chances = self._chances(text, draft_row, rule, None)
+            text.believe(rule, chances, chances)
             return
         sent, law = draft_sample(
             rule, draft_row, (), text.prompt_length, self.params, text.seed, position, self.eos_ids
@@ -218,6 +231,22 @@ class _Run:
         if outcome.accepted == 0:
             rejected = self._rank(text, rule, draft_row, position, outcome.bonus, sent)
         text.record(rule, rejected, free)
+        text.believe(
+            rule, self._chances(text, draft_row, rule, sent), self._chances(text, draft_row, rule, None)
+        )
+
+    def _chances(
+        self, text: _Text, row: FloatArray, rule: Verification, sent: int | None
+    ) -> tuple[float, ...]:
+        """Return the draft's chances of the sent token, if there is one, and of its leading candidates."""
+        proposed = [] if sent is None else [sent]
+        about = (text.tokens, text.prompt_length, self.params, text.seed, self.eos_ids)
+        rows = np.repeat(row[None], len(proposed) + 1, axis=0)
+        ranked = rank_rows(rule, rows, proposed, [CANDIDATES] * (len(proposed) + 1), *about)
+        scores = score_rows(rule, rows, proposed, ranked, *about)
+        first = outcome_probabilities(scores, rule)[0]
+        kept = first if sent is None else [1.0 - float(first.sum()), *first]
+        return tuple(round(float(chance), 4) for chance in kept)
 
     def _rank(
         self, text: _Text, rule: Verification, row: FloatArray, position: int, token: int, sent: int | None

@@ -5,13 +5,18 @@ Correlations that laws of independent rounds miss (hard text follows hard text, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from sonoran.calibrate.traces import Acceptance, Trace
 from sonoran.drafting.fan_out import measured
 from sonoran.errors import PlanError
 from sonoran.simulate.behaviour import Behaviour
+
+IsHit = Callable[[Trace, int, int, int, int], bool]
+"""Whether the outcome of a round was guessed: text, first position, accepted and proposed tokens, after a hit."""
 
 STARTS = 8
 """Rounds begin at this many different offsets of each text; their average varies less than one walk."""
@@ -83,11 +88,76 @@ def replay_ssd(
 
     Raises PlanError when all texts are too short for K.
     """
+    lists = (fan_out if fan_out_backup is None else fan_out_backup, fan_out)
+
+    def is_hit(trace: Trace, at: int, accepted: int, length: int, origin: int) -> bool:
+        rank = trace.free[at + accepted] if accepted == length else trace.rejected[at + accepted]
+        return rank <= (lists[origin][accepted] if length else sum(lists[0]))
+
+    return _replay(acceptance, len(fan_out) - 1, backup, is_hit)
+
+
+def replay_confidence(
+    acceptance: Acceptance, num_speculative_tokens: int, budget: int, *, backup: str = "draft"
+) -> Replay:
+    """Run SSD with the ``budget`` likeliest outcomes of every round by the draft's confidence.
+
+    What the draft would think after a token that was rejected is not in the traces; what it thinks at the same place
+    of the text stands in. Raises PlanError when all texts are too short for K, or chances are unknown.
+    """
+    if not acceptance.has_chances:
+        raise PlanError("the profile does not have the draft's confidence; calibrate again")
+
+    k = num_speculative_tokens
+    places = {(id(t), n): outcome_ranks(t, n) for t in acceptance.traces if len(t.free) > k for n in (0, k)}
+
+    def is_hit(trace: Trace, at: int, accepted: int, length: int, origin: int) -> bool:
+        return places[id(trace), length][at] <= budget
+
+    return _replay(acceptance, k, backup, is_hit)
+
+
+def replay_budget(
+    acceptance: Acceptance, num_speculative_tokens: int, budget: int, *, backup: str = "draft"
+) -> Replay:
+    """Run SSD as the engine does by default: by confidence, or by the average where that is all that is known."""
+    if acceptance.has_chances:
+        return replay_confidence(acceptance, num_speculative_tokens, budget, backup=backup)
+    fan_out = best_fan_out(acceptance, num_speculative_tokens, budget)
+    return replay_ssd(acceptance, fan_out, backup=backup)
+
+
+@lru_cache(maxsize=4096)  # the same for every budget, backup, placement and batch
+def outcome_ranks(trace: Trace, length: int) -> tuple[float, ...]:
+    """Return, for a round of ``length`` tokens from each position, the place of its outcome among all guesses by
+    confidence, from 1; infinite if it is no candidate.
+
+    "All accepted, then the best candidate" is the first guess, whatever its chance.
+    """
+    return tuple(_outcome_rank(trace, at, length) for at in range(len(trace.free) - length))
+
+
+def _outcome_rank(trace: Trace, at: int, length: int) -> float:
+    accepted = _run(trace, at, length)
+    rank = trace.free[at + accepted] if accepted == length else trace.rejected[at + accepted]
+    alive, found = 1.0, []
+    for k in range(length):
+        stays, *others = trace.chances[at + k]
+        found.append([alive * chance for chance in others])
+        alive *= stays
+    found.append([alive * chance for chance in trace.free_chances[at + length]])
+    if rank > len(found[accepted]):
+        return math.inf
+    if (accepted, rank) == (length, 1):
+        return 1
+    own = found[accepted][rank - 1]
+    ahead = sum(chance > own for row in found for chance in row)
+    return 1 + ahead + (found[-1][0] <= own)
+
+
+def _replay(acceptance: Acceptance, k: int, backup: str, is_hit: IsHit) -> Replay:
     if backup not in ("draft", "none"):
         raise PlanError(f"a replay knows the backups draft and none, got {backup!r}")
-    k = len(fan_out) - 1
-    lists = (fan_out if fan_out_backup is None else fan_out_backup, fan_out)
-    whole_budget = sum(lists[0])
     lengths = ([0] * (k + 1), [0] * (k + 1))
     hits = [0, 0]
     for trace, start in _walks(acceptance, k):
@@ -95,13 +165,10 @@ def replay_ssd(
         while at < end:
             length = k if origin or backup == "draft" else 0
             accepted = _run(trace, at, length)
-            bonus = at + accepted
-            rank = trace.free[bonus] if accepted == length else trace.rejected[bonus]
-            guesses = lists[origin][accepted] if length else whole_budget
             lengths[origin][accepted] += 1
-            hit = int(rank <= guesses)
+            hit = int(is_hit(trace, at, accepted, length, origin))
             hits[origin] += hit
-            at, origin = bonus + 1, hit
+            at, origin = at + accepted + 1, hit
     return Replay(tuple(lengths[1]), tuple(lengths[0]), hits[1], hits[0])
 
 
@@ -119,11 +186,14 @@ def behaviour_of(
     """Return laws for the event simulation: acceptance by position, by origin if a replay of SSD is given."""
     average = _rates(replay_lengths(acceptance, num_speculative_tokens))
     rejected, free = acceptance.rejected_cdf, acceptance.free_cdf
+    hits = None if replay is None else (replay.after_primary, replay.after_backup)
     if replay is None or min(sum(replay.lengths_hit), sum(replay.lengths_miss)) < 1:
-        return Behaviour(average, rejected, free, synchronous=average)
+        return Behaviour(average, rejected, free, synchronous=average, hits=hits)
     missed = replay.lengths_miss
     after_miss = _rates(missed) if sum(missed[1:]) else average
-    return Behaviour(_rates(replay.lengths_hit), rejected, free, after_miss=after_miss, synchronous=average)
+    return Behaviour(
+        _rates(replay.lengths_hit), rejected, free, after_miss=after_miss, synchronous=average, hits=hits
+    )
 
 
 def _rates(lengths: Sequence[int]) -> tuple[float, ...]:

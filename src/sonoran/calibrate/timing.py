@@ -20,7 +20,7 @@ Progress = Callable[[str, float], None]
 
 MIN_ROUNDS = 2
 MAX_ROUNDS = 25
-_LOOP_ROWS = {"target": 5, "draft": 8}
+_LOOP_ROWS = {"target": 5, "draft": 4}
 """Rows of the passes that the other model runs beside: a verification, a step of tree decoding."""
 
 

@@ -3,7 +3,10 @@
 A trace keeps two ranks for each position of a text. ``rejected[i]`` is 0 when the draft's token there was
 accepted, else the rank (from 1) of the target's token among the draft's candidates without the one it sent.
 ``free[i]`` is that rank when nothing was sent. Deeper than ``DEEPEST`` counts as ``DEEPEST + 1``. Since accepted
-tokens are the text, this is all that a round of any K and any fan-out depends on.
+tokens are the text, this is all that a round of any K and any fan-out list depends on.
+
+For the fan-out rule ``confidence`` it keeps what the draft believed as well: ``chances[i]`` of the token that it sent,
+then of its leading candidates to replace it, and ``free_chances[i]`` of its candidates where nothing was sent.
 """
 
 from __future__ import annotations
@@ -18,6 +21,10 @@ from sonoran.drafting.fan_out import Floats, concave_majorant
 from sonoran.errors import PlanError
 
 DEEPEST = 64
+CANDIDATES = 8
+"""Candidates of a position whose chances are kept."""
+
+Chances = tuple[tuple[float, ...], ...]
 Verification = Literal["coupled", "rejection"]
 
 
@@ -27,12 +34,16 @@ class Trace:
 
     rejected: tuple[int, ...]
     free: tuple[int, ...]
+    chances: Chances = ()
+    free_chances: Chances = ()
 
     def __post_init__(self) -> None:
         if len(self.rejected) != len(self.free):
             raise PlanError(
                 f"a trace has {len(self.rejected)} and {len(self.free)} positions; they must agree"
             )
+        if any(len(kept) not in (0, len(self.free)) for kept in (self.chances, self.free_chances)):
+            raise PlanError("a trace keeps the chances of all its positions, or of none")
         if any(not 0 <= rank <= DEEPEST + 1 for rank in self.rejected):
             raise PlanError(f"ranks after a rejection lie from 0 (accepted) to {DEEPEST + 1}")
         if any(not 1 <= rank <= DEEPEST + 1 for rank in self.free):
@@ -52,6 +63,11 @@ class Acceptance:
     def __post_init__(self) -> None:
         if not any(len(trace.rejected) for trace in self.traces):
             raise PlanError("acceptance needs at least one position")
+
+    @property
+    def has_chances(self) -> bool:
+        """Whether the draft's confidence is known everywhere."""
+        return all(len(trace.free_chances) == len(trace.free) for trace in self.traces)
 
     @property
     def positions(self) -> int:

@@ -10,7 +10,7 @@ from sonoran.calibrate.advice import Advice, advise, draft_size
 from sonoran.calibrate.choose import Choice, choose
 from sonoran.calibrate.configuration import can_run, engine_options
 from sonoran.calibrate.pair import Pair
-from sonoran.calibrate.placements import Workload
+from sonoran.calibrate.placements import Workload, nearest_acceptance
 from sonoran.calibrate.predict import Prediction, predict_all
 from sonoran.calibrate.profile import Profile, Verified
 from sonoran.calibrate.prompts import built_in_prompts
@@ -19,6 +19,9 @@ from sonoran.cli.common import err
 from sonoran.cli.engine import load
 from sonoran.engine.llm import LLM
 from sonoran.planner.ssd import HiddenDrafting
+
+DEFAULT_TEXT = 96
+"""Tokens per prompt where nothing was read along."""
 
 
 @dataclass(slots=True)
@@ -85,11 +88,24 @@ def explain_workload(
         wanted = candidates(predictions, choice, max(verify_count, 1))[:verify_count]
         answer.not_run = [p.label for p in wanted if not can_run(p)]
         answer.verified = run_candidates(
-            [p for p in wanted if can_run(p)], pair, workload, target=target, draft=draft
+            [p for p in wanted if can_run(p)],
+            pair,
+            workload,
+            target=target,
+            draft=draft,
+            max_tokens=text_length(profile, workload),
         )
         kept = [v for v in profile.verified if v.label not in {w.label for w in answer.verified}]
         store.save(replace(profile, verified=(*kept, *answer.verified)))
     return answer
+
+
+def text_length(profile: Profile, workload: Workload) -> int:
+    """Return the tokens to generate per prompt: about as many as calibration read, since later text is harder."""
+    acceptance = nearest_acceptance(profile, workload)
+    if acceptance is None:
+        return DEFAULT_TEXT
+    return max(2, round(acceptance.positions / len(acceptance.traces)))
 
 
 def candidates(predictions: list[Prediction], choice: Choice, count: int) -> list[Prediction]:
@@ -99,7 +115,13 @@ def candidates(predictions: list[Prediction], choice: Choice, count: int) -> lis
 
 
 def run_candidates(
-    wanted: list[Prediction], pair: Pair, workload: Workload, *, target: str, draft: str
+    wanted: list[Prediction],
+    pair: Pair,
+    workload: Workload,
+    *,
+    target: str,
+    draft: str,
+    max_tokens: int,
 ) -> list[Verified]:
     """Run configurations on the engine, one after the other, with the built-in prompts."""
 
@@ -124,4 +146,4 @@ def run_candidates(
         err.print(f"running {label} ({done + 1} of {total})", style="dim", highlight=False, soft_wrap=True)
 
     prompts = pair.encode(built_in_prompts())
-    return verify(wanted, make, prompts, workload, max_tokens=48, repeats=1, progress=show)
+    return verify(wanted, make, prompts, workload, max_tokens=max_tokens, repeats=1, progress=show)

@@ -25,7 +25,8 @@ class Behaviour:
     (default: ``acceptance``), ``synchronous`` for SD, which meets both (default: ``acceptance``), ``ngram`` for
     n-gram proposals. ``rejected_cdf[F]`` is the probability that the bonus token after a rejection is among the
     first F candidates, ``accepted_cdf[F]`` the same after K accepted tokens; ``*_after_miss`` hold when a backup
-    was verified. Raises PlanError.
+    was verified. ``hits``, if given, are the hit rates after a cached speculation and after a backup, instead of what
+    these laws say for a fan-out list. Raises PlanError.
     """
 
     acceptance: tuple[float, ...]
@@ -36,6 +37,7 @@ class Behaviour:
     ngram: tuple[float, ...] = (0.0,)
     rejected_cdf_after_miss: Floats | None = field(default=None, repr=False)
     accepted_cdf_after_miss: Floats | None = field(default=None, repr=False)
+    hits: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
         for name in ("acceptance", "after_miss", "synchronous", "ngram"):
@@ -100,6 +102,8 @@ class Behaviour:
 
     def hit_rate(self, origin: Origin, fan_out: Sequence[int]) -> float:
         """Return the hit probability of a fan-out list F_0..F_K (Theorem 18)."""
+        if self.hits is not None:
+            return self.hits[0 if origin == "primary" else 1]
         k = len(fan_out) - 1
         rejected, accepted = self.cdfs(origin)
         return expected_hit_rate(fan_out, self.lengths(origin, k), [rejected] * k + [accepted])

@@ -147,12 +147,7 @@ class _SpeculativeRun:
         after_primary = row.origin == "primary"
         law = self._law(row.origin, row.length)
         accepted = min(bisect.bisect_right(law, self.draws.lengths[turn, index]), row.length)
-        fan_out = self._fan_out(row)
-        rejected_cdf, accepted_cdf = self.behaviour.cdfs(row.origin)
-        cdf = accepted_cdf if accepted == row.length else rejected_cdf
-        guesses = min(fan_out[accepted], len(cdf) - 1)
-        guessed = bool(self.draws.ranks[turn, index] < cdf[guesses])
-        hit = guessed and steps > 0
+        hit = bool(self.draws.ranks[turn, index] < self._chance(row, accepted)) and steps > 0
         tally.tokens += accepted + 1
         tally.accepted += accepted
         tally.proposed += row.length
@@ -166,6 +161,14 @@ class _SpeculativeRun:
         row.origin = plan.backup
         row.length = 0 if plan.backup == "none" else plan.num_speculative_tokens
         return True
+
+    def _chance(self, row: _Row, accepted: int) -> float:
+        """Return the probability that an outcome with that many accepted tokens was guessed."""
+        if self.behaviour.hits is not None:
+            return self.behaviour.hit_rate(row.origin, ())
+        rejected_cdf, accepted_cdf = self.behaviour.cdfs(row.origin)
+        cdf = accepted_cdf if accepted == row.length else rejected_cdf
+        return float(cdf[min(self._fan_out(row)[accepted], len(cdf) - 1)])
 
     def _fill_in(self, missing: int) -> float:
         """Draft for rows that missed, and on what was cut short if that pays or the batch waits anyway; return ms."""
