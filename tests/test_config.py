@@ -24,6 +24,11 @@ def test_the_method_follows_from_the_model(given: dict[str, Any], method: str) -
     assert SpeculativeConfig.from_mapping(given).method == method
 
 
+def test_draft_cores_are_cores_of_the_draft() -> None:
+    config = SpeculativeConfig.from_mapping({"method": "ssd", "model": "x", "draft_cores": "1,3"})
+    assert config.cores == (1, 3)
+
+
 @pytest.mark.parametrize(
     ("given", "text"),
     [
@@ -43,6 +48,7 @@ def test_the_method_follows_from_the_model(given: dict[str, Any], method: str) -
         ({"model": "x", "quantize": "int5"}, "quantize 'int5' is unknown"),
         ({"model": "x", "draft_vocab": -1}, "draft_vocab must be a whole number at least 0"),
         ({"method": "auto"}, "method 'auto' needs a model"),
+        ({"method": "ssd", "model": "x", "cores": "0", "draft_cores": "1"}, "they are the same"),
         ({"method": "auto", "model": "x", "cores": "0"}, "'cores' belongs to method"),
         ({"method": "ssd"}, "needs a model, or the draft_address"),
         ({"method": "ssd", "model": "x", "draft_address": "tcp://127.0.0.1:5757"}, "needs a model, or the"),

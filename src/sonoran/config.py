@@ -129,15 +129,20 @@ class SpeculativeConfig:
 
     @classmethod
     def from_mapping(cls, given: Mapping[str, Any] | SpeculativeConfig) -> SpeculativeConfig:
-        """Check a dictionary with vLLM's key names. The method follows from the model when it is omitted.
+        """Check a dictionary with vLLM's key names. The method follows from the model when it is omitted;
+        ``draft_cores`` is another name of ``cores``.
 
         Raises ConfigError for an unknown key (naming the nearest), for a key of another method, and for
         values out of range.
         """
         if isinstance(given, SpeculativeConfig):
             return given
-        reject_unknown("speculative_config", given, (field.name for field in fields(cls)))
         values = dict(given)
+        if "draft_cores" in values:
+            if "cores" in values:
+                raise ConfigError("speculative_config has both cores and draft_cores; they are the same")
+            values["cores"] = values.pop("draft_cores")
+        reject_unknown("speculative_config", values, (field.name for field in fields(cls)))
         if values.get("method") is None:
             values["method"] = _infer_method(values.get("model"))
         _choice("method", values["method"], get_args(Method))

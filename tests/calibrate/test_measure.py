@@ -141,7 +141,7 @@ def test_the_other_model_really_works_meanwhile():
     assert [(c.role, c.beside) for c in curves] == [
         ("target", None), ("draft", None), ("target", (1,)), ("draft", (0,)),
     ]  # fmt: skip
-    assert 8 in draft.row_counts  # steps of tree decoding beside the target
+    assert 4 in draft.row_counts  # steps of tree decoding beside the target
     assert 5 in target.row_counts  # verifications beside the draft
 
 

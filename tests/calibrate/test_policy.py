@@ -182,6 +182,30 @@ def test_a_perfect_draft_is_kept():
     assert policy.k >= 2 and policy.acceptance > 0.9
 
 
+def test_reading_prompts_is_no_reason_to_give_up():
+    """Short answers to long prompts: a third of the rounds begin with the draft reading."""
+    target, draft = ToyBackend(num_blocks=512, noise=0.3), ToyBackend(num_blocks=512, noise=0.3)
+    policy = AutoPolicy(Made(), K_MAX)
+
+    def clock():
+        return 0.010 * target.passes + 0.001 * draft.passes + 0.001 * draft.rows
+
+    inner = ModelDrafter(draft, target_vocab=64, prefix_caching=False)
+    core = EngineCore(
+        target, ToyTokenizer(), drafter=AdaptiveDrafter(inner, policy, clock=clock),
+        num_speculative_tokens=K_MAX, max_num_seqs=1, prefix_caching=False,
+    )  # fmt: skip
+    began = policy.k
+    for i in range(6):
+        prompt = [(7 * i + j) % 60 for j in range(120)]
+        core.add(
+            core.prepare(str(i), prompt, SamplingParams(temperature=0.0, max_tokens=14, ignore_eos=True))
+        )
+        while core.busy:
+            core.step()
+    assert began > 0 and policy.k > 0 and policy.acceptance > 0.85
+
+
 def test_a_draft_that_knows_nothing_is_dropped():
     _, core, policy = decode(0, seed=99, prompts=1, tokens=300)
     assert policy.k == 0

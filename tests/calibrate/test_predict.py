@@ -29,8 +29,9 @@ def test_ar_is_the_pass_and_what_follows_it():
 def test_sd_by_hand():
     predictions = predict_all(profile(one_core=True, rate=1.0), Workload(), **FEW)
     [sd] = [p for p in predictions if p.mode == "sd" and p.num_speculative_tokens == 2]
-    # Two draft passes with a token each; a pass of 3 rows; 3 tokens, all accepted and sampled.
-    round_ms = 2 * (10.0 + 0.05) + 43.0 + 0.2 + 0.3
+    # Two draft passes with a token each, the first of 2 rows since all was accepted; a pass of 3 rows; 3 tokens,
+    # all accepted and sampled.
+    round_ms = (10.5 + 0.05) + (10.0 + 0.05) + 43.0 + 0.2 + 0.3
     assert sd.round_ms == pytest.approx(round_ms)
     assert sd.tokens_per_s == pytest.approx(3000 / round_ms)
     assert sd.uncertainty > 0.0

@@ -3,7 +3,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sonoran.calibrate.replay import behaviour_of, best_fan_out, replay_lengths, replay_ssd
+from sonoran.calibrate.replay import (
+    behaviour_of,
+    best_fan_out,
+    outcome_ranks,
+    replay_budget,
+    replay_confidence,
+    replay_lengths,
+    replay_ssd,
+)
 from sonoran.calibrate.traces import DEEPEST, Acceptance, Trace
 from sonoran.errors import PlanError
 from sonoran.simulate.behaviour import length_law
@@ -114,3 +122,52 @@ def test_ranks_beyond_the_deepest_are_never_guessed():
 def test_refuses(call, message):
     with pytest.raises(PlanError, match=message):
         call()
+
+
+def believing(rejected, chances):
+    """A text whose draft gave those chances to its own token and to the candidates after it."""
+    free = tuple(r + 1 for r in rejected)
+    return Trace(tuple(rejected), free, tuple(chances), tuple(chances))
+
+
+SURE, TORN = (0.96, 0.03, 0.01), (0.5, 0.4, 0.1)
+
+
+def test_outcomes_are_placed_among_all_guesses_of_their_round():
+    # Torn at the second place, where the second candidate is the target's token.
+    text = believing([0, 1, 0, 0], [SURE, TORN, SURE, SURE])
+    # From 0 with K = 2: first (2, best), then (1, second), whose chance is 0.96 x 0.4.
+    assert outcome_ranks(text, 2)[0] == 2
+    # From 1: rejected at once, with 0.4 behind all accepted (0.5 x 0.96 x 0.96).
+    assert outcome_ranks(text, 2)[1] == 2
+    assert outcome_ranks(text, 0)[1] == 2
+    assert outcome_ranks(text, 1)[2] == 1
+    # Had the draft been sure of the wrong token, the right one would be a late guess.
+    misled = believing([0, 1, 0, 0], [TORN, SURE, SURE, SURE])
+    assert outcome_ranks(misled, 2)[0] == 4  # after (2, best), (0, second) and (0, third)
+    unknown = believing([0, 3, 0, 0], [SURE, TORN, SURE, SURE])
+    assert outcome_ranks(unknown, 2)[0] == float("inf")
+
+
+def test_confidence_hits_what_the_average_misses():
+    rng = np.random.default_rng(1)
+    rejected, chances = [], []
+    for _ in range(300):
+        torn = rng.random() < 0.3
+        row = TORN if torn else SURE
+        rejected.append(int(torn and rng.random() < 0.5))
+        chances.append(row)
+    text = Acceptance("coupled", 0.0, (believing(rejected, chances),))
+    bare = Acceptance("coupled", 0.0, (Trace(text.traces[0].rejected, text.traces[0].free),))
+    assert text.has_chances and not bare.has_chances
+    for budget in (2, 3):
+        average = replay_budget(bare, 4, budget)
+        assert average == replay_ssd(bare, best_fan_out(bare, 4, budget))
+        assert replay_budget(text, 4, budget).after_primary > average.after_primary + 0.05
+    assert replay_confidence(text, 4, 15).after_primary == 1.0
+    law = behaviour_of(text, 4, replay_confidence(text, 4, 3))
+    assert law.hit_rate("primary", ()) == replay_confidence(text, 4, 3).after_primary
+    with pytest.raises(PlanError, match="calibrate again"):
+        replay_confidence(bare, 4, 3)
+    with pytest.raises(PlanError, match="all its positions"):
+        Trace((0, 0), (1, 1), (SURE,), (SURE,))

@@ -96,6 +96,15 @@ def test_what_was_cut_short_is_finished_while_others_wait_for_their_backup():
     assert short.tokens_per_round < 4.5
 
 
+def test_known_hit_rates_count_instead_of_ranks():
+    known = dataclasses.replace(HALF, hits=(0.9, 0.4))
+    plan = ssd(3, [1] * 4, early_answers=False)
+    event, formula = simulate(plan, FLAT, known, rounds=4000), predict(plan, FLAT, known)
+    assert event.hit_rate_after_primary == pytest.approx(0.9, abs=0.01)
+    assert event.hit_rate_after_backup == pytest.approx(0.4, abs=0.04)
+    assert event.hit_rate == pytest.approx(formula.hit_rate, abs=0.015)
+
+
 def test_nothing_ready_is_a_miss():
     slow = dataclasses.replace(FLAT, draft=LatencyCurve.of({1: 30.0}))
     result = simulate(ssd(2, [1] * 3, backup="none"), slow, CERTAIN, rounds=50)

@@ -51,7 +51,8 @@ class NoDrafter:
 class AdaptiveDrafter:
     """Proposes what the inner drafter proposes for the policy's K; with K = 0 nothing, at no cost.
 
-    A round is timed from one ``propose`` to the next, when both are for the same sequences.
+    A round is timed from one ``propose`` to the next, when both are for the same sequences and the draft had read
+    all of them before: a round in which it reads a prompt, or what it missed in AR, says nothing of those to come.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class AdaptiveDrafter:
         self.inner, self.policy, self.reason, self._clock = inner, policy, reason, clock
         self._proposed: dict[int, int] = {}  # tokens of the last speculation, by sequence
         self._round: tuple[float, tuple[int, ...], int] | None = None  # begin, sequences, K
+        self._typical = True  # whether that round is like others
 
     @property
     def max_context(self) -> int | None:
@@ -83,6 +85,7 @@ class AdaptiveDrafter:
         self._learn(requests, names, now)
         k = self.policy.choose(len(requests))
         self._round = (now, names, k)
+        self._typical = k == 0 or all(name in self._proposed for name in names)
         if k == 0:
             for name in names:
                 self._proposed.pop(name, None)
@@ -142,6 +145,6 @@ class AdaptiveDrafter:
                 self.policy.observe_outcome(
                     self._proposed.get(request.sequence_id, 0), request.outcome.accepted
                 )
-        if self._round is not None and self._round[1] == names:
+        if self._round is not None and self._round[1] == names and self._typical:
             begin, _, k = self._round
             self.policy.observe_time(k, len(names), 1e3 * (now - begin))

@@ -41,7 +41,7 @@ def advise(
 
     today = best(profile)
     changes: list[tuple[str, Profile]] = [
-        ("a draft with passes half as long, accepted as often (smaller, int4, or --draft-vocab 32768)",
+        ("a draft with passes half as long, accepted as often (smaller, int3, or --draft-vocab 32768)",
          _faster_draft(profile, 0.5)),
         ("passes of several rows at the price of one row (a target that is limited by memory alone)",
          _flat_target(profile)),

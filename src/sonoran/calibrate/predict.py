@@ -26,7 +26,6 @@ from sonoran.simulate.closed_form import autoregressive, predict, speculative, s
 from sonoran.simulate.costs import Costs
 from sonoran.simulate.events import simulate
 from sonoran.simulate.plan import Mode, RoundPlan, RoundResult
-from sonoran.theory.rounds import tokens_from_lengths
 
 DEFAULT_K = (1, 2, 3, 4, 5, 6, 7, 8)
 DEFAULT_BUDGETS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
@@ -128,8 +127,7 @@ def _autoregressive(profile: Profile, placement: Placement, workload: Workload, 
 def _synchronous(
     profile: Profile, placement: Placement, workload: Workload, costs: Costs, acceptance: Acceptance, k: int
 ) -> Prediction:
-    lengths = replay_lengths(acceptance, k)
-    result = synchronous(RoundPlan("sd", k, workload.batch), costs, tokens_from_lengths(lengths))
+    result = synchronous(RoundPlan("sd", k, workload.batch), costs, replay_lengths(acceptance, k))
     return replace(
         _prediction(placement, workload, result),
         num_speculative_tokens=k,

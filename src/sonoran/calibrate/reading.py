@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from sonoran.backends.base import Backend
 from sonoran.calibrate.profile import SamplingTime, Timing
+from sonoran.calibrate.read_text import ReadText
 from sonoran.calibrate.timing import Clock
-from sonoran.calibrate.traces import CANDIDATES, DEEPEST, Acceptance, Trace, Verification
+from sonoran.calibrate.traces import CANDIDATES, DEEPEST, Acceptance, Verification
 from sonoran.drafting.confidence import outcome_probabilities
 from sonoran.drafting.layout import TrunkPart, trunk_rows
 from sonoran.drafting.outcomes import rank_rows, score_rows
@@ -30,31 +31,6 @@ MIN_TOKENS = 2
 _TIMED_STEPS = 24
 _GUESS_K = 4
 _GUESS_DEPTH = 16
-
-
-@dataclass(slots=True)
-class _Text:
-    tokens: list[int]
-    prompt_length: int
-    seed: int
-    tables: tuple[BlockTable, BlockTable]
-    rejected: dict[Verification, list[int]] = field(default_factory=dict)
-    free: dict[Verification, list[int]] = field(default_factory=dict)
-    chances: dict[Verification, list[tuple[float, ...]]] = field(default_factory=dict)
-    free_chances: dict[Verification, list[tuple[float, ...]]] = field(default_factory=dict)
-    done: bool = False
-
-    def record(self, rule: Verification, rejected: int, free: int) -> None:
-        self.rejected.setdefault(rule, []).append(rejected)
-        self.free.setdefault(rule, []).append(free)
-
-    def believe(self, rule: Verification, chances: tuple[float, ...], free: tuple[float, ...]) -> None:
-        self.chances.setdefault(rule, []).append(chances)
-        self.free_chances.setdefault(rule, []).append(free)
-
-    def trace(self, rule: Verification) -> Trace:
-        kept = (self.rejected, self.free, self.chances, self.free_chances)
-        return Trace(*(tuple(by_rule[rule]) for by_rule in kept))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +97,7 @@ class _Run:
         self.rules: tuple[Verification, ...] = (
             ("coupled",) if temperature == 0.0 else ("coupled", "rejection")
         )
-        self.texts: list[_Text] = []
+        self.texts: list[ReadText] = []
         self.surprise = [0.0, 0.0]
         self.counted = 0
         self.times: dict[str, list[float]] = {"row": [], "token": [], "guess": []}
@@ -131,7 +107,7 @@ class _Run:
         for index, prompt in enumerate(prompts):
             if len(prompt) < 1:
                 raise ConfigError("a calibration prompt is empty")
-            text = _Text(list(prompt), len(prompt), self.seed + index, (BlockTable(), BlockTable()))
+            text = ReadText(list(prompt), len(prompt), self.seed + index, (BlockTable(), BlockTable()))
             for memory, table in zip(self.memories, text.tables, strict=True):
                 if not memory.reserve(table, 0, len(prompt) + max_tokens):
                     raise ConfigError(
@@ -144,7 +120,7 @@ class _Run:
             for start in range(0, len(prompt) - 1, PREFILL_ROWS):
                 self._forward([text], start, min(start + PREFILL_ROWS, len(prompt) - 1), logits=0)
 
-    def step(self, alive: list[_Text]) -> None:
+    def step(self, alive: list[ReadText]) -> None:
         """One token of every text that is not done."""
         if self.see is not None:
             self.see([text.tokens[-1] for text in alive])
@@ -170,17 +146,17 @@ class _Run:
         sampling = SamplingTime(self.params.temperature, times["row"], times["token"], times["guess"])
         return Reading(found, sampling, self.counted)
 
-    def _forward(self, texts: list[_Text], start: int, end: int, logits: int) -> None:
+    def _forward(self, texts: list[ReadText], start: int, end: int, logits: int) -> None:
         for which, backend in enumerate(self.backends):
             parts = [TrunkPart(t.tokens[start:end], start, logits, t.tables[which].blocks) for t in texts]
             backend.forward(trunk_rows(parts, backend.block_size))
 
-    def _forward_last(self, which: int, texts: list[_Text]) -> FloatArray:
+    def _forward_last(self, which: int, texts: list[ReadText]) -> FloatArray:
         backend = self.backends[which]
         parts = [TrunkPart(t.tokens[-1:], len(t.tokens) - 1, 1, t.tables[which].blocks) for t in texts]
         return backend.forward(trunk_rows(parts, backend.block_size))
 
-    def _advance(self, text: _Text, target_row: FloatArray, draft_row: FloatArray) -> None:
+    def _advance(self, text: ReadText, target_row: FloatArray, draft_row: FloatArray) -> None:
         timed = len(self.times["row"]) < _TIMED_STEPS
         begin = self.clock()
         token = self._own_token(text, target_row)
@@ -198,13 +174,13 @@ class _Run:
         # A padding token that only the target has cannot be read by the draft.
         text.done = token in self.eos_ids or token >= self.columns
 
-    def _own_token(self, text: _Text, row: FloatArray) -> int:
+    def _own_token(self, text: ReadText, row: FloatArray) -> int:
         return verify(
             "coupled", row[None], text.tokens, text.prompt_length, EMPTY, self.params, text.seed, self.eos_ids
         ).tokens[0]
 
     def _record(
-        self, text: _Text, rule: Verification, target_row: FloatArray, draft_row: FloatArray, token: int
+        self, text: ReadText, rule: Verification, target_row: FloatArray, draft_row: FloatArray, token: int
     ) -> None:
         position = len(text.tokens)
         free = self._rank(text, rule, draft_row, position, token, None)
@@ -236,7 +212,7 @@ class _Run:
         )
 
     def _chances(
-        self, text: _Text, row: FloatArray, rule: Verification, sent: int | None
+        self, text: ReadText, row: FloatArray, rule: Verification, sent: int | None
     ) -> tuple[float, ...]:
         """Return the draft's chances of the sent token, if there is one, and of its leading candidates."""
         proposed = [] if sent is None else [sent]
@@ -249,7 +225,7 @@ class _Run:
         return tuple(round(float(chance), 4) for chance in kept)
 
     def _rank(
-        self, text: _Text, rule: Verification, row: FloatArray, position: int, token: int, sent: int | None
+        self, text: ReadText, rule: Verification, row: FloatArray, position: int, token: int, sent: int | None
     ) -> int:
         """Return the rank of a token from 1; ``DEEPEST + 1`` when it is further down."""
         ranked = rank_candidates(
@@ -258,7 +234,7 @@ class _Run:
         )  # fmt: skip
         return ranked.index(token) + 1 if token in ranked else DEEPEST + 1
 
-    def _time_draft(self, text: _Text, row: FloatArray) -> None:
+    def _time_draft(self, text: ReadText, row: FloatArray) -> None:
         position = len(text.tokens)
         begin = self.clock()
         draft_sample("coupled", row, (), text.prompt_length, self.params, text.seed, position, self.eos_ids)

@@ -88,9 +88,10 @@ class ProfileRounds:
         costs = costs_for(self._profile, self._placement, workload)
         plain = autoregressive(RoundPlan("ar", batch=batch), costs).round_ms
         if self._mode == "sd":
-            tokens = {k: tokens_from_lengths(length_law(self._rates, k)) for k in self._ks()}
-            rounds = [synchronous(RoundPlan("sd", k, batch), costs, tokens[k]).round_ms for k in self._ks()]
-            return RoundModel(batch, (plain, *rounds))
+            rounds = [
+                synchronous(RoundPlan("sd", k, batch), costs, length_law(self._rates, k)) for k in self._ks()
+            ]
+            return RoundModel(batch, (plain, *(r.round_ms for r in rounds)))
         alone = Placement("alone", self._placement.target_cores)
         found = predict_all(
             self._profile,

@@ -5,6 +5,9 @@ Exact averages where no answer is cut short and all rows are alike; ``events`` c
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 from sonoran.simulate.behaviour import Behaviour
 from sonoran.simulate.costs import Costs
 from sonoran.simulate.plan import RoundPlan, RoundResult
@@ -18,8 +21,7 @@ def predict(plan: RoundPlan, costs: Costs, behaviour: Behaviour) -> RoundResult:
     if plan.mode == "ar":
         return autoregressive(plan, costs)
     if plan.mode == "sd":
-        tokens = tokens_from_lengths(behaviour.synchronous_lengths(plan.num_speculative_tokens))
-        return synchronous(plan, costs, tokens)
+        return synchronous(plan, costs, behaviour.synchronous_lengths(plan.num_speculative_tokens))
     k, backup = plan.num_speculative_tokens, plan.backup
     kept = 0 if backup == "none" else k
     after_backup = plan.list_for(backup)
@@ -41,11 +43,15 @@ def autoregressive(plan: RoundPlan, costs: Costs) -> RoundResult:
     return RoundResult("ar", 1e3 * plan.batch / total, 1.0, total, verify, 0.0, 0)
 
 
-def synchronous(plan: RoundPlan, costs: Costs, tokens: float) -> RoundResult:
-    """SD with ``tokens`` per round: ``E / (1 + T)`` in units of a verification. Raises PlanError."""
-    k, batch = plan.num_speculative_tokens, plan.batch
+def synchronous(plan: RoundPlan, costs: Costs, lengths: Sequence[float]) -> RoundResult:
+    """SD with ``lengths[k]`` of all rounds accepting k tokens: ``E / (1 + T)`` in units of a verification.
+
+    Raises PlanError.
+    """
+    k, batch, tokens = plan.num_speculative_tokens, plan.batch, tokens_from_lengths(lengths)
     rows = batch * (k + 1)
-    verify, wait = costs.verify_ms(rows), k * costs.draft_ms(batch)
+    verify = costs.verify_ms(rows)
+    wait = costs.drafting_ms(k, batch, lengths[-1] / math.fsum(lengths))
     unit = verify + costs.after_pass_ms(batch * tokens)
     speed = sd_speedup(tokens, wait / unit) / unit
     return RoundResult(

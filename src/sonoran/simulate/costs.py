@@ -75,6 +75,13 @@ class Costs:
         curve = self.draft_beside if beside and self.draft_beside is not None else self.draft
         return curve(rows) + self.token_ms * rows
 
+    def drafting_ms(self, num_speculative_tokens: int, batch: int, all_accepted: float) -> float:
+        """Time of SD's K draft passes. The first also reads the last drafted token where all were accepted."""
+        if num_speculative_tokens < 1:
+            return 0.0
+        first = self.draft(batch * (1.0 + all_accepted)) + self.token_ms * batch
+        return first + (num_speculative_tokens - 1) * self.draft_ms(batch)
+
     def trunk_ms(self, rows: int, sequences: int = 1) -> float:
         """Time of the draft's trunk pass and of predicting outcomes from it."""
         return (self.trunk or self.draft_beside or self.draft)(rows) + self.guess_ms * sequences

@@ -68,10 +68,11 @@ def _synchronous(
     plan: RoundPlan, costs: Costs, behaviour: Behaviour, rounds: int, draws: _Draws
 ) -> RoundResult:
     k, batch = plan.num_speculative_tokens, plan.batch
-    cumulative = np.cumsum(length_law(behaviour.synchronous or behaviour.acceptance, k))[:-1]
+    law = length_law(behaviour.synchronous or behaviour.acceptance, k)
+    cumulative = np.cumsum(law)[:-1]
     accepted = np.searchsorted(cumulative, draws.lengths[WARMUP_ROUNDS:], side="right")
     rows = batch * (k + 1)
-    wait, verify = k * costs.draft_ms(batch), costs.verify_ms(rows)
+    wait, verify = costs.drafting_ms(k, batch, law[-1]), costs.verify_ms(rows)
     mean = float(accepted.mean())
     total = wait + verify + costs.after_pass_ms(batch * (1.0 + mean))
     return RoundResult(
