@@ -18,7 +18,7 @@ METHOD_KEYS: dict[str, frozenset[str]] = {
     "draft_model": _MODEL_KEYS,
     "ssd": _MODEL_KEYS
     | {"fan_out", "fan_out_primary", "fan_out_backup", "budget", "backup", "saguaro_c", "draft_address"}
-    | {"top_up"}
+    | {"top_up", "least_chance"}
     | {"draft_key_file"},
     "ngram": frozenset({"prompt_lookup_min", "prompt_lookup_max"}),
     "auto": frozenset({"model", "draft_vocab", "quantize"}),
@@ -92,6 +92,7 @@ class SpeculativeConfig:
     backup: str = "auto"
     saguaro_c: float = 1.0
     top_up: bool = True  # draft an unfinished branch on while that is worth the wait
+    least_chance: float = 0.4  # a speculation ends where the draft gives less that all of it is accepted
     draft_address: str | None = None  # of a worker that runs already: tcp://host:port
     draft_key_file: str | None = None  # CURVE keys for it
 

@@ -165,7 +165,12 @@ def test_a_trace_predicts_every_hit_of_the_draft_worker(temperature, fan_out, mo
 
     model = toy_model(noise=0.5, salt=1)
     drafter = LocalDrafter(
-        model, num_speculative_tokens=k, fan_out="explicit", fan_out_primary=fan_out, backup="draft"
+        model,
+        num_speculative_tokens=k,
+        fan_out="explicit",
+        fan_out_primary=fan_out,
+        backup="draft",
+        least_chance=0.0,
     )
     core = EngineCore(pair()[0], ToyTokenizer(), drafter=drafter, num_speculative_tokens=k, max_num_seqs=1)
     # Some tokens more than the trace has, so that what its last round led to is looked up as well.

@@ -6,12 +6,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sonoran.drafting.cache import SpeculationCache
+from sonoran.drafting.cache import END, SpeculationCache
 from sonoran.errors import ConfigError
 from sonoran.sampling.proposals import EMPTY, PointLaw, UniformLaw
 from sonoran.types import Outcome
 
 A, B, C = Outcome(0, 5), Outcome(1, 5), Outcome(3, 9)
+
+
+def test_a_branch_that_ended_is_shorter_than_the_others():
+    cache = SpeculationCache()
+    cache.open(7, 1, [A, B])
+    cache.append(7, 1, [10, 20], [PointLaw(), UniformLaw(9)])
+    cache.append(7, 1, [END, 21], [PointLaw(), UniformLaw(9)])
+    assert cache.take(7, 1, A).tokens == (10,)
+    cache.open(7, 2, [A, B])
+    cache.append(7, 2, [10, 20], [PointLaw(), UniformLaw(9)])
+    cache.append(7, 2, [END, 21], [PointLaw(), UniformLaw(9)])
+    both = cache.take(7, 2, B)
+    assert (both.tokens, both.laws) == ((20, 21), (UniformLaw(9), UniformLaw(9)))
 
 
 def test_a_hit_is_read_once() -> None:

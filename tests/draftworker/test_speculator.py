@@ -47,6 +47,23 @@ def test_an_abandoned_branch_is_drafted_on_while_the_target_waits(passes: int) -
     assert len(core.stats.speculation.accepted_per_position) == 4
 
 
+@pytest.mark.parametrize("rule", ["coupled", "rejection"])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_draft_without_confidence_sends_little(rule: str, temperature: float) -> None:
+    params = SamplingParams(temperature=temperature, seed=5, max_tokens=60, verification=rule)
+    lengths = {}
+    for least in (0.0, 0.1, 1.0):
+        drafter = ssd(model={"noise": 0.4}, backup="draft", budget=8, least_chance=least)
+        core = engine(drafter=drafter)
+        request = run(core, (PROMPTS[0], params))
+        if rule == "coupled" or temperature == 0.0:
+            assert texts(request)[0] == alone(PROMPTS[0], params)
+        drafted = core.stats.speculation.num_draft_tokens
+        lengths[least] = drafted / core.stats.speculation.num_spec_steps
+        assert drafter.speculator.stats()["topped_up"] == 0, "what has ended is complete"
+    assert 1.0 == lengths[1.0] <= lengths[0.1] < lengths[0.0]
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_mixed_batches_with_rounds_of_any_length(seed: int) -> None:
     chance = random.Random(seed)

@@ -14,7 +14,8 @@ from sonoran.sampling import (
     sample_weights,
     verify,
 )
-from sonoran.sampling.drafts import LAW_SIZE
+from sonoran.sampling.drafts import LAW_SIZE, draft_chance
+from sonoran.sampling.proposals import SparseLaw
 
 RNG = np.random.default_rng(12)
 
@@ -106,3 +107,31 @@ def test_ranking_sees_penalties_and_forbidden_tokens():
     params = SamplingParams(temperature=0, repetition_penalty=2.0, min_tokens=5)
     ranked = rank_candidates(row, [2, 2], params, 1, 2, "coupled", 4, prompt_length=1, eos_ids=(1,))
     assert ranked == [0, 2, 3]
+
+
+def test_the_chance_of_an_own_token_is_its_share_of_the_leading_scores():
+    row = np.log(np.array([0.1, 0.5, 0.3, 0.1])).astype(np.float32)
+    assert draft_chance("coupled", row, 1, None, SamplingParams(temperature=0.0), 1, 5) == pytest.approx(0.5)
+    law = SparseLaw(np.array([1, 3], np.int32), np.array([0.75, 0.25]))
+    assert draft_chance("rejection", row, 3, law, SamplingParams(temperature=1.0), 1, 5) == pytest.approx(0.5)
+    params = SamplingParams(temperature=2.0)
+    token, _ = draft_sample("coupled", row, [], 0, params, 9, 5)
+    scores = row / 2.0 + noise.gumbel(9, 5, np.arange(4))
+    weights = np.exp(scores - scores.max())
+    assert scores.argmax() == token
+    assert draft_chance("coupled", row, token, None, params, 9, 5) == pytest.approx(
+        weights.max() / weights.sum()
+    )
+
+
+def test_chances_foretell_how_often_a_noisy_target_agrees():
+    """The draft's scores and the target's differ by noise; tokens with a chance of 60 to 80 % agree about as often."""
+    rng, agreed = np.random.default_rng(4), []
+    for position in range(4000):
+        row = (2 * rng.normal(size=5)).astype(np.float32)
+        chance = draft_chance("coupled", row, int(row.argmax()), None, SamplingParams(temperature=0.0), 0, position)
+        if 0.6 < chance < 0.8:
+            target = row + rng.gumbel(size=5)
+            agreed.append(int(target.argmax()) == int(row.argmax()))
+    assert len(agreed) > 200
+    assert np.mean(agreed) == pytest.approx(0.7, abs=0.06)

@@ -43,7 +43,9 @@ def engine_options(
     if draft_key.draft_vocab is not None:
         speculative["draft_vocab"] = draft_key.draft_vocab
     if p.mode == "ssd":
-        speculative |= {"cores": p.placement.draft_cores, "budget": p.budget, "backup": p.backup}
+        # Exactly what was predicted: every speculation has K tokens.
+        speculative |= {"budget": p.budget, "backup": p.backup, "least_chance": 0.0}
+        speculative["cores"] = p.placement.draft_cores
     return EngineOptions(engine, speculative, str(p.placement))
 
 

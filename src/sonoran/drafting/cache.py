@@ -14,6 +14,9 @@ from sonoran.errors import ConfigError
 from sonoran.sampling.proposals import Law, Speculation
 from sonoran.types import Outcome
 
+END = -1
+"""In place of a token: the branch has ended."""
+
 
 @dataclass(slots=True)
 class _Round:
@@ -63,8 +66,8 @@ class SpeculationCache:
     def append(self, sequence: int, generation: int, tokens: Sequence[int], laws: Sequence[Law] = ()) -> bool:
         """Add one drafted token to every branch, in the order of ``open``; False if the round is gone.
 
-        ``laws`` has one law per branch under the rejection rule, in every step or in none. Raises
-        ConfigError.
+        A branch that gets no more tokens has ``END``, and some law, in each further step. ``laws`` has one law per
+        branch under the rejection rule, in every step or in none. Raises ConfigError.
         """
         current = self._rounds.get(sequence)
         if current is None or current.generation != generation:
@@ -83,9 +86,9 @@ class SpeculationCache:
     def take(self, sequence: int, generation: int, outcome: Outcome) -> Speculation | None:
         """Return what was drafted for ``outcome``, None on a miss; either way the round is over.
 
-        The speculation has as many tokens as steps were appended, possibly none. A request of an older
-        generation is late: it misses and leaves the round alone. A newer one finds the round outdated: it
-        misses and drops it.
+        The speculation has as many tokens as steps were appended, possibly none, fewer if its branch ended. A
+        request of an older generation is late: it misses and leaves the round alone. A newer one finds the round
+        outdated: it misses and drops it.
         """
         current = self._rounds.get(sequence)
         if current is None or generation < current.generation:
@@ -94,9 +97,10 @@ class SpeculationCache:
         branch = current.branches.get(outcome) if generation == current.generation else None
         if branch is None:
             return None
-        return Speculation(
-            tuple(int(step[branch]) for step in current.tokens), tuple(step[branch] for step in current.laws)
-        )
+        tokens = [int(step[branch]) for step in current.tokens]
+        length = tokens.index(END) if END in tokens else len(tokens)
+        laws = tuple(step[branch] for step in current.laws[:length])
+        return Speculation(tuple(tokens[:length]), laws)
 
     def drop(self, sequence: int) -> None:
         """Forget the round of a freed, cancelled or preempted sequence; harmless if there is none."""

@@ -16,6 +16,7 @@ from sonoran.draftworker.latency import RowLatency
 from sonoran.draftworker.model import DraftModel
 from sonoran.draftworker.sequences import DraftSequence
 from sonoran.draftworker.settings import SpeculationSettings
+from sonoran.sampling.drafts import draft_chance
 from sonoran.sampling.proposals import Law
 from sonoran.trace.spans import SpanLog
 from sonoran.types import FloatArray
@@ -108,6 +109,12 @@ class Context:
         """Draw the token after what is committed and ``drafted``."""
         fan_out = max(s.fan_out, default=1)
         return s.sample(row[: self.width], drafted, self.eos_ids, fan_out, self.settings.saguaro_c)
+
+    def chance(self, s: DraftSequence, row: FloatArray, token: int, law: Law | None, position: int) -> float:
+        """Return the chance that the token drawn for ``position`` is accepted; 1 when nobody asks."""
+        if self.settings.least_chance <= 0.0:
+            return 1.0
+        return draft_chance(s.rule, row[: self.width], token, law, s.params, s.seed, position)
 
     def reserve(self, s: DraftSequence, beyond: int) -> bool:
         """Make the trunk writable up to ``beyond`` tokens after the committed ones; False if memory is lacking."""

@@ -33,8 +33,10 @@ def draft_just_in_time(context: Context, goals: Sequence[tuple[DraftSequence, in
     batch = [(s, goal) for s, goal in goals if goal > len(s.sent) and context.reserve(s, goal - 1)]
     drafted: dict[int, list[int]] = {s.id: list(s.sent.tokens) for s, _ in batch}
     laws: dict[int, list[Law]] = {s.id: list(s.sent.laws) for s, _ in batch}
+    alive = {s.id: 1.0 for s, _ in batch}
     read = {s.id: min(s.computed, len(s.tokens) - 1) for s, _ in batch}
-    while active := [s for s, goal in batch if len(drafted[s.id]) < goal]:
+    least = context.settings.least_chance
+    while active := [s for s, goal in batch if len(drafted[s.id]) < goal and alive[s.id] >= least]:
         parts = []
         for s in active:
             # The last token always runs (again): its logits are wanted.
@@ -44,6 +46,7 @@ def draft_just_in_time(context: Context, goals: Sequence[tuple[DraftSequence, in
         logits = context.forward(trunk_rows(parts, context.block_size), JUST_IN_TIME)
         for s, row in zip(active, logits, strict=True):
             token, law = context.sample(s, row, drafted[s.id])
+            alive[s.id] *= context.chance(s, row, token, law, len(s.tokens) + len(drafted[s.id]))
             drafted[s.id].append(token)
             if law is not None:
                 laws[s.id].append(law)

@@ -40,6 +40,8 @@ class DraftSequence:
     stale: bool = True  # no guesses were made yet about the verification of ``sent``
     ranked: list[list[int]] | None = None  # bonus candidates at k = 0..K, kept for the statistics
     beliefs: Beliefs | None = None  # how likely each of them is, under the rule ``confidence``
+    complete: bool = False  # ``sent`` is as long as it is meant to be
+    ended: set[Outcome] = field(default_factory=set)  # outcomes whose branch is not to grow any more
     fan_out: list[int] = field(default_factory=list)
     scratch: list[int] = field(default_factory=list)  # blocks of the branches
     ngram: NgramDrafter | None = None

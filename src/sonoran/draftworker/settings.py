@@ -19,7 +19,8 @@ class SpeculationSettings:
 
     ``fan_out_primary`` and ``fan_out_backup`` are the lists of the rule ``explicit``, F_0 first. ``saguaro_c``
     below 1 turns Saguaro sampling on (rejection rule, temperature > 0). ``top_up`` drafts an unfinished branch on
-    while that is worth the wait. Raises ConfigError.
+    while that is worth the wait. A speculation ends where the draft gives less than ``least_chance`` that all of it is
+    accepted; 0 never. Raises ConfigError.
     """
 
     num_speculative_tokens: int
@@ -30,6 +31,7 @@ class SpeculationSettings:
     backup: Backup = "auto"
     saguaro_c: float = 1.0
     top_up: bool = True
+    least_chance: float = 0.4
 
     def __post_init__(self) -> None:
         for name in ("fan_out_primary", "fan_out_backup"):
@@ -45,8 +47,9 @@ class SpeculationSettings:
             isinstance(budget, bool) or not isinstance(budget, int) or not 1 <= budget <= 256
         ):
             raise ConfigError(f"budget must be from 1 to 256, or 'auto', got {budget!r}")
-        if not 0.0 <= self.saguaro_c <= 1.0:
-            raise ConfigError(f"saguaro_c must lie in [0, 1], got {self.saguaro_c!r}")
+        for name in ("saguaro_c", "least_chance"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise ConfigError(f"{name} must lie in [0, 1], got {getattr(self, name)!r}")
         if (self.fan_out == "explicit") != (self.fan_out_primary is not None):
             raise ConfigError(
                 "fan_out 'explicit' needs fan_out_primary, a list F_0..F_K; the other rules take none"

@@ -69,7 +69,7 @@ class Speculator:
         self._context.counters.rounds += 1
         found = [self._look_up(item) for item in message.items]
         present = [s for s in found if s is not None]
-        short = [s for s in present if len(s.sent) < s.wanted and self._is_caught_up(s)]
+        short = [s for s in present if not s.complete and self._is_caught_up(s)]
         exposed = self._fill_in(short, len(present)) if short else 0.0
         answers = [_answer(item, s) for item, s in zip(message.items, found, strict=True)]
         hidden, self._hidden_s = 1e3 * self._hidden_s, 0.0
@@ -161,7 +161,7 @@ class Speculator:
             self.free([item.sequence])
             return None
         context.model.see(item.tokens)
-        s.wanted = item.wanted
+        s.wanted, s.complete = item.wanted, item.wanted < 1
         s.propose(EMPTY, "none")
         if outcome is None:
             context.cache.drop(s.id)
@@ -176,7 +176,8 @@ class Speculator:
             context.counters.misses += 1
             return s
         context.counters.hits += 1
-        context.counters.early_answers += len(cached) < item.wanted
+        s.complete = outcome in s.ended or len(cached) >= item.wanted
+        context.counters.early_answers += not s.complete
         if cached.tokens:
             s.propose(cached.cut(item.wanted), "primary")
         return s

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
+from sonoran.drafting.cache import END
 from sonoran.drafting.confidence import Beliefs, outcome_probabilities
 from sonoran.drafting.layout import (
     Tree,
@@ -20,7 +21,7 @@ from sonoran.drafting.outcomes import predict_outcomes, rank_rows, score_rows
 from sonoran.draftworker.context import Context
 from sonoran.draftworker.sequences import DraftSequence
 from sonoran.draftworker.spending import choose_fan_outs, listed
-from sonoran.sampling.proposals import Law
+from sonoran.sampling.proposals import Law, PointLaw
 from sonoran.types import FloatArray, Outcome
 
 RANK_DEPTH = 16
@@ -42,11 +43,14 @@ def draft_round(context: Context, sequences: Iterable[DraftSequence]) -> Iterato
     yield
     tree = build_tree(trees, context.block_size)
     paths = [[int(token)] for token in tree.first_tokens]
+    alive = [1.0] * len(tree)
     for step in range(max(part.steps for part in trees)):
         active = tree.active(step)
+        if not len(active):
+            return
         tokens = np.array([paths[branch][-1] for branch in active], np.int32)
         logits = context.forward(tree_rows(tree, step, tokens), "tree step")
-        _grow(context, batch, tree, step, paths, logits)
+        _grow(context, batch, tree, step, paths, alive, logits)
         yield
 
 
@@ -78,7 +82,7 @@ def _rank(context: Context, s: DraftSequence, rows: FloatArray) -> None:
 
 def _open(context: Context, s: DraftSequence, fan_out: list[int]) -> TreePart:
     """Guess outcomes of the verification of ``sent``, open the cache for them and make room for their branches."""
-    s.fan_out = fan_out
+    s.fan_out, s.ended = fan_out, set()
     outcomes: list[Outcome] = predict_outcomes(s.ranked or [], s.sent.tokens, s.fan_out)
     pool = context.model.kv.pool
     needed = -(-scratch_slots_needed(len(outcomes), s.wanted) // context.block_size)
@@ -96,20 +100,30 @@ def _grow(
     tree: Tree,
     step: int,
     paths: list[list[int]],
+    alive: list[float],
     logits: FloatArray,
 ) -> None:
-    """Draw one token for each active branch and put them into the cache."""
+    """Draw one token for each active branch and put them into the cache; end branches that hardly hold any more."""
+    active = {int(branch): row for branch, row in zip(tree.active(step), logits, strict=True)}
     drawn: list[list[int]] = [[] for _ in batch]
     laws: list[list[Law]] = [[] for _ in batch]
-    for branch, row in zip(tree.active(step), logits, strict=True):
-        index = int(tree.sequences[branch])
-        s = batch[index]
+    for branch, index in enumerate(tree.sequences.tolist()):
+        s, row = batch[index], active.get(branch)
+        if row is None:
+            drawn[index].append(END)
+            laws[index].append(PointLaw())
+            continue
+        path = paths[branch]
         accepted = int(tree.positions[branch]) - len(s.tokens)
-        token, law = context.sample(s, row, [*s.sent.tokens[:accepted], *paths[branch]])
-        paths[branch].append(token)
+        before = [*s.sent.tokens[:accepted], *path]
+        token, law = context.sample(s, row, before)
+        alive[branch] *= context.chance(s, row, token, law, len(s.tokens) + len(before))
+        path.append(token)
         drawn[index].append(token)
-        if law is not None:
-            laws[index].append(law)
+        laws[index].append(law if law is not None else PointLaw())
+        if alive[branch] < context.settings.least_chance:
+            tree.steps[branch] = step + 1
+            s.ended.add(Outcome(accepted, path[0]))
     for s, tokens, their_laws in zip(batch, drawn, laws, strict=True):
-        if tokens:
-            context.cache.append(s.id, len(s.tokens), tokens, their_laws)
+        if any(token != END for token in tokens):
+            context.cache.append(s.id, len(s.tokens), tokens, their_laws if s.rule == "rejection" else [])

@@ -91,6 +91,7 @@ def worker_settings(speculative: SpeculativeConfig) -> SpeculationSettings:
         backup=speculative.backup,  # type: ignore[arg-type]  # checked there
         saguaro_c=speculative.saguaro_c,
         top_up=speculative.top_up,
+        least_chance=speculative.least_chance,
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sonoran.sampling import portable, reference
+from sonoran.sampling import noise, portable, reference
 from sonoran.sampling.reference import Cut, Selection
 from sonoran.types import FloatArray, IntArray
 
@@ -25,6 +25,7 @@ __all__ = [
     "Selection",
     "argmax",
     "coupled_top",
+    "gumbel",
     "inverse_sample",
     "logsumexp",
     "mass",
@@ -66,6 +67,14 @@ def coupled_top(row: FloatArray, cut: Cut, seed: int, position: int, n: int, exc
         ids: IntArray = _native.sampling_coupled_top(row, *cut, seed % 2**64, position, n, exclude)
         return ids
     return reference.coupled_top(row, cut, seed, position, n, exclude)
+
+
+def gumbel(seed: int, position: int, ids: IntArray) -> portable.Float64Array:
+    """See ``noise.gumbel``."""
+    if NATIVE:
+        values: portable.Float64Array = _native.sampling_gumbel(seed % 2**64, position, ids)
+        return values
+    return noise.gumbel(seed, position, ids)
 
 
 def inverse_sample(row: FloatArray, cut: Cut, bits: int) -> int:
