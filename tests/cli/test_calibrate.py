@@ -66,7 +66,7 @@ def test_calibration_is_kept(calibrated, pair):
     assert result.exit_code == 0, result.stderr
     shown = json.loads(result.stdout)
     assert shown["digest"] == calibrated["digest"]
-    assert shown["profile"]["version"] == 1 and shown["profile"]["acceptance"]
+    assert shown["profile"]["version"] == 2 and shown["profile"]["acceptance"]
 
 
 def test_show_prints_tables(calibrated, pair):
@@ -123,7 +123,7 @@ def test_without_a_draft(tiny):
         (("--budget", "0.2"), "the budget must be at least 1 s"),
         (("--prompts", "humanevel"), "did you mean 'humaneval'"),
         (("--data-dir", "."), "--data-dir without a data set"),
-        (("--draft-quantize", "int3"), "unknown --draft-quantize 'int3'"),
+        (("--draft-quantize", "int2"), "unknown --draft-quantize 'int2'"),
         (("--draft-vocab", "-1"), "--draft-vocab must be at least 0"),
         (("--draft", "none", "--draft-vocab", "5"), "need a draft"),
         (("--temperature", "-1"), "temperatures must be >= 0"),
