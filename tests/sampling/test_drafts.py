@@ -129,7 +129,9 @@ def test_chances_foretell_how_often_a_noisy_target_agrees():
     rng, agreed = np.random.default_rng(4), []
     for position in range(4000):
         row = (2 * rng.normal(size=5)).astype(np.float32)
-        chance = draft_chance("coupled", row, int(row.argmax()), None, SamplingParams(temperature=0.0), 0, position)
+        chance = draft_chance(
+            "coupled", row, int(row.argmax()), None, SamplingParams(temperature=0.0), 0, position
+        )
         if 0.6 < chance < 0.8:
             target = row + rng.gumbel(size=5)
             agreed.append(int(target.argmax()) == int(row.argmax()))
