@@ -12,12 +12,10 @@ from hypothesis import strategies as st
 from sonoran.drafting.confidence import (
     AverageLaw,
     Beliefs,
-    Prices,
     Trust,
-    likeliest,
     outcome_probabilities,
-    worthwhile,
 )
+from sonoran.drafting.guesses import Prices, likeliest, worthwhile
 from sonoran.drafting.outcomes import predict_outcomes, rank_rows, score_rows
 from sonoran.drafting.statistics import OutcomeStatistics
 from sonoran.errors import ConfigError

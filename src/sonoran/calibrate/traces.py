@@ -67,7 +67,7 @@ class Acceptance:
     @property
     def has_chances(self) -> bool:
         """Whether the draft's confidence is known everywhere."""
-        return all(len(trace.free_chances) == len(trace.free) for trace in self.traces)
+        return all(len(trace.chances) == len(trace.free_chances) == len(trace.free) for trace in self.traces)
 
     @property
     def positions(self) -> int:

@@ -27,7 +27,8 @@ KeyFileOption = Annotated[
 FanOutOption = Annotated[
     str | None,
     typer.Option(
-        "--fan-out", help="ssd: measured, uniform, geometric, or a list F_0,..,F_K such as 3,2,1,1,4."
+        "--fan-out",
+        help="ssd: confidence, measured, uniform, geometric, or a list F_0,..,F_K such as 3,2,1,1,4.",
     ),
 ]
 BudgetOption = Annotated[

@@ -46,7 +46,8 @@ def draft_just_in_time(context: Context, goals: Sequence[tuple[DraftSequence, in
         logits = context.forward(trunk_rows(parts, context.block_size), JUST_IN_TIME)
         for s, row in zip(active, logits, strict=True):
             token, law = context.sample(s, row, drafted[s.id])
-            alive[s.id] *= context.chance(s, row, token, law, len(s.tokens) + len(drafted[s.id]))
+            if len(drafted[s.id]) + 1 < s.wanted:
+                alive[s.id] *= context.chance(s, row, token, law, len(s.tokens) + len(drafted[s.id]))
             drafted[s.id].append(token)
             if law is not None:
                 laws[s.id].append(law)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sonoran.drafting.confidence import Prices, likeliest, worthwhile
 from sonoran.drafting.fan_out import Floats
 from sonoran.drafting.fan_out_policy import RoundCosts, best_budget, largest_hidden_budget
+from sonoran.drafting.guesses import Prices, likeliest, worthwhile
 from sonoran.draftworker.context import DEFAULT_BUDGET, Context
 from sonoran.draftworker.sequences import DraftSequence
 from sonoran.draftworker.settings import AUTO

@@ -117,10 +117,11 @@ def _grow(
         accepted = int(tree.positions[branch]) - len(s.tokens)
         before = [*s.sent.tokens[:accepted], *path]
         token, law = context.sample(s, row, before)
-        alive[branch] *= context.chance(s, row, token, law, len(s.tokens) + len(before))
         path.append(token)
         drawn[index].append(token)
         laws[index].append(law if law is not None else PointLaw())
+        if step + 1 < tree.steps[branch]:
+            alive[branch] *= context.chance(s, row, token, law, len(s.tokens) + len(before))
         if alive[branch] < context.settings.least_chance:
             tree.steps[branch] = step + 1
             s.ended.add(Outcome(accepted, path[0]))
