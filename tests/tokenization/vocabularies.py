@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from hypothesis import strategies as st
+
 from tests.tiny_tokenizer import CHAT_TEMPLATE, SPECIALS, tiny_tokenizer
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
@@ -14,6 +16,16 @@ PIECES = (
     "in", "ing", "th", "the", "▁the", "▁t", "▁▁", "▁▁▁▁", "ab", "ba", "aba", "aa", "aaa",
 )  # fmt: skip
 SCORES = {piece: -float((7 * i) % 29 + len(PIECES) / (len(piece) + 1)) for i, piece in enumerate(PIECES)}
+
+SPECIAL_TOKENS = (*SPECIALS, "<unk>", "<s>", "</s>")
+
+
+def plain_texts(exclude: str = "", min_size: int = 0) -> st.SearchStrategy[str]:
+    """Any Unicode text in which no special token is written: those have a meaning, and tests of their own."""
+    characters = st.characters(exclude_categories=["Cs"], exclude_characters=exclude)
+    return st.text(characters, min_size=min_size).filter(
+        lambda text: not any(s in text for s in SPECIAL_TOKENS)
+    )
 
 
 def byte_level(pre: str = "qwen2", padding: int = 0, **changes: Any) -> dict[str, Any]:
