@@ -15,11 +15,10 @@ DraftQuantize = Literal["file", "bf16", "int8", "int4", "int3"]
 
 _MODEL_KEYS = frozenset({"model", "draft_vocab", "threads", "cores", "quantize"})
 METHOD_KEYS: dict[str, frozenset[str]] = {
-    "draft_model": _MODEL_KEYS,
+    "draft_model": _MODEL_KEYS | {"least_chance"},
     "ssd": _MODEL_KEYS
     | {"fan_out", "fan_out_primary", "fan_out_backup", "budget", "backup", "saguaro_c", "draft_address"}
-    | {"top_up", "least_chance"}
-    | {"draft_key_file"},
+    | {"top_up", "least_chance", "draft_key_file"},
     "ngram": frozenset({"prompt_lookup_min", "prompt_lookup_max"}),
     "auto": frozenset({"model", "draft_vocab", "quantize"}),
 }
@@ -92,7 +91,7 @@ class SpeculativeConfig:
     backup: str = "auto"
     saguaro_c: float = 1.0
     top_up: bool = True  # draft an unfinished branch on while that is worth the wait
-    least_chance: float = 0.4  # a speculation ends where the draft gives less that all of it is accepted
+    least_chance: float = 0.5  # a speculation ends where the draft gives less that all of it is accepted
     draft_address: str | None = None  # of a worker that runs already: tcp://host:port
     draft_key_file: str | None = None  # CURVE keys for it
 
@@ -115,6 +114,8 @@ class SpeculativeConfig:
         if self.method in ("draft_model", "auto") and not self.model:
             raise ConfigError(f"method {self.method!r} needs a model: a path, a name, or 'auto'")
         _choice("top_up", self.top_up, (True, False))
+        if not 0.0 <= self.least_chance <= 1.0:
+            raise ConfigError(f"least_chance must lie in [0, 1], got {self.least_chance!r}")
         if self.method == "ssd":
             self._check_worker()
 

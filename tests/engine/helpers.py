@@ -20,11 +20,12 @@ def greedy(max_tokens: int = 24, **kwargs: Any) -> SamplingParams:
 
 def model_drafter(salt: int = 5, noise: float = 1.5, **kwargs: Any) -> ModelDrafter:
     """A draft that agrees with the default target often, but not always."""
-    vocab = kwargs.pop("vocab", None)
+    vocab, least = kwargs.pop("vocab", None), kwargs.pop("least_chance", 0.0)
     backend = ToyBackend(salt=salt, noise=noise, **{"num_blocks": 128, **kwargs})
     if vocab is not None:
         backend.restrict_output(vocab)
-    return ModelDrafter(backend, target_vocab=VOCAB, eos_ids=ToyTokenizer().eos_ids, max_rows=64)
+    eos_ids = ToyTokenizer().eos_ids
+    return ModelDrafter(backend, target_vocab=VOCAB, eos_ids=eos_ids, max_rows=64, least_chance=least)
 
 
 def engine(target: ToyBackend | None = None, drafter: Any = None, k: int = 4, **kwargs: Any) -> EngineCore:

@@ -52,6 +52,43 @@ def test_only_what_is_new_runs_through_the_draft() -> None:
     assert backend.row_counts[8:] == [1, 1, 1, 1]
 
 
+@pytest.mark.parametrize("rule", ["coupled", "rejection"])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_draft_without_confidence_proposes_less_of_the_same(rule: str, temperature: float) -> None:
+    lengths = []
+    for least in (0.0, 0.3, 1.0):
+        drafter = model_drafter(least_chance=least)
+        whole = model_drafter()
+        found = []
+        for first in range(24):
+            request = ask([*PROMPT, first], temperature=temperature, seed=7, verification=rule)
+            tokens = drafter.propose([request])[0].tokens
+            assert tokens == whole.propose([request])[0].tokens[: len(tokens)]
+            found.append(len(tokens))
+            drafter.release(0), whole.release(0)
+        drafter.check_invariants()
+        lengths.append(found)
+    assert set(lengths[0]) == {4}
+    assert len(set(lengths[1])) > 1
+    assert max(lengths[2]) < 4 and min(lengths[2]) == 1
+
+
+def test_sequences_of_a_batch_end_each_at_their_own_length() -> None:
+    prompts = [[*PROMPT, first] for first in range(8)]
+    together = model_drafter(least_chance=0.3).propose([ask(p, sequence_id=i) for i, p in enumerate(prompts)])
+    alone_ = [model_drafter(least_chance=0.3).propose([ask(p)])[0] for p in prompts]
+    assert together == alone_
+    assert len({len(s) for s in together}) > 1
+
+
+def test_ending_early_changes_no_text() -> None:
+    for params in (greedy(30), SamplingParams(temperature=1.0, seed=3, max_tokens=30)):
+        core = engine(drafter=model_drafter(least_chance=0.4))
+        assert texts(run(core, (PROMPT, params)))[0] == alone(PROMPT, params)
+        stats = core.stats.speculation
+        assert 0 < stats.num_draft_tokens < 4 * stats.num_spec_steps
+
+
 def test_long_prompts_reach_the_draft_in_passes_of_bounded_size() -> None:
     drafter = model_drafter(max_rows=64)
     backend: Any = drafter.backend

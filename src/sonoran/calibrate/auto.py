@@ -43,7 +43,7 @@ CONTEXT = 512
 """Tokens of a sequence for which the first choice is made."""
 
 QUICK_PROMPTS = 2
-_DECIDED_BY_WORKER = ("budget", "backup", "least_chance")
+_LEFT_AT_DEFAULT = ("budget", "backup", "least_chance")
 
 
 def build_auto(
@@ -90,8 +90,8 @@ def build_auto(
     if options.speculative is None:
         core, tokenizer = build_engine(model, placed, None, reporting)
         return _attach(core, NoDrafter(reason)), tokenizer
-    # K changes from round to round, up to what was asked for; the rest follows what the worker measures.
-    fixed = {key: value for key, value in options.speculative.items() if key not in _DECIDED_BY_WORKER}
+    # K changes from round to round, up to what was asked for; the rest follows the text and what the worker measures.
+    fixed = {key: value for key, value in options.speculative.items() if key not in _LEFT_AT_DEFAULT}
     given = SpeculativeConfig.from_mapping({**fixed, "num_speculative_tokens": k_max})
     core, tokenizer = build_engine(model, placed, given, reporting)
     return _adapt(core, profile, best.placement, best.mode, k_max, reason), tokenizer

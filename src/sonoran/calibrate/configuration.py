@@ -42,9 +42,9 @@ def engine_options(
     speculative["quantize"] = draft_key.quantize or "file"
     if draft_key.draft_vocab is not None:
         speculative["draft_vocab"] = draft_key.draft_vocab
+    speculative["least_chance"] = 0.0  # exactly what was predicted: every speculation has K tokens
     if p.mode == "ssd":
-        # Exactly what was predicted: every speculation has K tokens.
-        speculative |= {"budget": p.budget, "backup": p.backup, "least_chance": 0.0}
+        speculative |= {"budget": p.budget, "backup": p.backup}
         speculative["cores"] = p.placement.draft_cores
     return EngineOptions(engine, speculative, str(p.placement))
 

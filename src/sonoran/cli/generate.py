@@ -26,6 +26,7 @@ from sonoran.cli.speculation import (
     BudgetOption,
     FanOutOption,
     KeyFileOption,
+    LeastChanceOption,
     ModeOption,
     SaguaroOption,
     speculative_config,
@@ -93,6 +94,7 @@ def generate(
     draft_cores: Annotated[str | None, typer.Option(help="Cores of the draft.")] = None,
     draft_quantize: Annotated[str | None, typer.Option(help="Precision of the draft.")] = None,
     draft_vocab: Annotated[int | None, typer.Option(help="Draft only ids below this.")] = None,
+    least_chance: LeastChanceOption = None,
     draft_address: AddressOption = None,
     draft_key_file: KeyFileOption = None,
     fan_out: FanOutOption = None,
@@ -118,6 +120,7 @@ def generate(
         num_speculative_tokens,
         draft_options={
             "threads": draft_threads, "cores": draft_cores, "quantize": draft_quantize, "vocab": draft_vocab,
+            "least_chance": least_chance,
         },
         ssd_options={
             "address": draft_address, "key_file": draft_key_file, "fan_out": fan_out, "budget": budget,

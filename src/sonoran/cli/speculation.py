@@ -37,6 +37,12 @@ BudgetOption = Annotated[
 BackupOption = Annotated[
     str | None, typer.Option(help="ssd: what drafts on a miss: auto, draft, ngram, random or none.")
 ]
+LeastChanceOption = Annotated[
+    float | None,
+    typer.Option(
+        help="sd, ssd: end a draft where it is less likely than this to be accepted whole; default 0.5, 0 never."
+    ),
+]
 SaguaroOption = Annotated[
     float | None, typer.Option("--saguaro-c", help="ssd: C of Saguaro sampling, 0 to 1; 1 is off.")
 ]
@@ -90,6 +96,7 @@ _OPTION = {
     "budget": "--budget",
     "backup": "--backup",
     "saguaro_c": "--saguaro-c",
+    "least_chance": "--least-chance",
 }
 
 

@@ -31,7 +31,7 @@ class SpeculationSettings:
     backup: Backup = "auto"
     saguaro_c: float = 1.0
     top_up: bool = True
-    least_chance: float = 0.4
+    least_chance: float = 0.5
 
     def __post_init__(self) -> None:
         for name in ("fan_out_primary", "fan_out_backup"):

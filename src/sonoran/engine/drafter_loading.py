@@ -77,6 +77,7 @@ def build_drafter(
         max_rows=config.max_num_batched_tokens,
         prefix_caching=config.enable_prefix_caching,
         vocabulary=make_vocabulary(backend, speculative.draft_vocab, draft.tokenizer.special_ids),
+        least_chance=speculative.least_chance,
     )
 
 

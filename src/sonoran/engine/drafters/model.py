@@ -12,7 +12,7 @@ from sonoran.draftworker.vocabulary import restrict
 from sonoran.engine.drafters.base import DraftRequest
 from sonoran.engine.rows import forward_in_passes
 from sonoran.kv.memory import BlockTable, KVMemory
-from sonoran.sampling.drafts import draft_sample
+from sonoran.sampling.drafts import draft_chance, draft_sample
 from sonoran.sampling.proposals import EMPTY, Law, Speculation
 from sonoran.types import FloatArray
 
@@ -36,6 +36,7 @@ class _Lane:
     pending: list[int]
     tokens: list[int] = field(default_factory=list)
     laws: list[Law] = field(default_factory=list)
+    alive: float = 1.0  # chance that all of `tokens` is accepted
 
 
 class ModelDrafter:
@@ -55,10 +56,13 @@ class ModelDrafter:
         max_rows: int = 256,
         prefix_caching: bool = True,
         vocabulary: DraftVocabulary | None = None,
+        least_chance: float = 0.0,
     ) -> None:
         """Draft with `backend`; ids from `target_vocab` on are never proposed, nor any outside `vocabulary`, which
-        grows with the texts."""
+        grows with the texts. A speculation ends where the draft gives less than `least_chance` that all of it is
+        accepted."""
         self.backend = backend
+        self._least_chance = least_chance
         self._vocabulary = vocabulary
         self.kv = KVMemory(backend, prefix_caching=prefix_caching)
         self.max_rows = max_rows
@@ -82,7 +86,7 @@ class ModelDrafter:
         present = {request.sequence_id for request in requests}
         lanes = [self._open(request, present) for request in requests]
         step = 0
-        while active := [lane for lane in lanes if lane is not None and step < lane.request.wanted]:
+        while active := [lane for lane in lanes if lane is not None and self._goes_on(lane, step)]:
             logits, passes = forward_in_passes(
                 self.backend,
                 [(lane.pending, lane.start, 1) for lane in active],
@@ -160,6 +164,9 @@ class ModelDrafter:
                 return True
         return False
 
+    def _goes_on(self, lane: _Lane, step: int) -> bool:
+        return step < lane.request.wanted and lane.alive >= self._least_chance
+
     def _extend(self, lane: _Lane, row: FloatArray) -> None:
         request = lane.request
         position = len(request.tokens) + len(lane.tokens)
@@ -177,6 +184,16 @@ class ModelDrafter:
         lane.start += len(lane.pending)
         lane.pending = [token]
         lane.tokens.append(token)
+        if self._least_chance > 0.0 and len(lane.tokens) < request.wanted:
+            lane.alive *= draft_chance(
+                request.params.verification,
+                row[: self._width],
+                token,
+                law,
+                request.params,
+                request.seed,
+                position,
+            )
         if law is not None:
             lane.laws.append(law)
 
