@@ -5,7 +5,7 @@ import pytest
 
 from sonoran.calibrate.adaptive import AdaptiveDrafter
 from sonoran.calibrate.placements import placements
-from sonoran.calibrate.policy import FIRST_PROBE, PATIENCE, PROBE_ROUNDS, AutoPolicy
+from sonoran.calibrate.policy import FIRST_PROBE, PATIENCE, PROBE_ROUNDS, AutoPolicy, Drafted
 from sonoran.calibrate.rounds import ProfileRounds, RoundModel
 from sonoran.engine.core import EngineCore
 from sonoran.engine.drafters.model import ModelDrafter
@@ -144,11 +144,84 @@ def test_profiles_that_say_nothing_about_acceptance_are_refused():
         AutoPolicy(Made(), 0)
 
 
-def decode(salt, *, adaptive=True, prompts=3, tokens=120, seed=1):
+def drive_stopping(policy, rounds, chances, *, batch=1, slow=None, seed=0):
+    """Play rounds of a draft that knows which of its tokens are likely (``chances`` are drawn from); return the K."""
+    random, made, used = np.random.default_rng(seed), policy.rounds, []
+    for _ in range(rounds):
+        k, least = policy.choose(batch), policy.least_chance(batch)
+        used.append(k)
+        drafted = emitted = 0
+        for _ in range(batch):
+            alive, length, accepted, standing = 1.0, 0, 0, True
+            while length < k and alive >= least:
+                chance = random.choice(chances)
+                length, alive = length + 1, alive * chance
+                standing = standing and random.random() < chance
+                accepted += standing
+            policy.observe_outcome(length, accepted)
+            drafted, emitted = drafted + length, emitted + accepted + 1
+        ms = made.model(batch).round_ms[round(drafted / batch)] * (slow(k) if slow else 1.0)
+        policy.observe_time(k, batch, ms, Drafted(drafted / batch, emitted / batch))
+    return used
+
+
+def test_a_draft_that_stops_is_asked_for_all_it_likes():
+    policy = AutoPolicy(Made(), K_MAX, stops=True)
+    used = drive_stopping(policy, 200, [0.98, 0.3])
+    assert set(used) == {K_MAX}
+    assert 0.1 < policy.least_chance(1) < 0.9
+
+
+@pytest.mark.parametrize("hoped", [0.2, 0.8])
+def test_a_useless_draft_that_stops_loses_little(hoped):
+    policy, made = AutoPolicy(Made(rate=hoped), K_MAX, stops=True), Made()
+    used = drive_stopping(policy, 400, [0.0])
+    assert policy.k == 0
+    spent = sum(made.model(1).round_ms[min(k, 1)] for k in used)
+    assert spent < 1.03 * 400 * made.model(1).round_ms[0]
+
+
+def test_a_probe_discovers_a_good_draft_that_stops():
+    policy = AutoPolicy(Made(rate=0.1), K_MAX, stops=True)
+    used = drive_stopping(policy, 3 * FIRST_PROBE, [0.95])
+    assert used[0] == 0
+    assert policy.k == K_MAX
+
+
+def test_a_dear_token_must_be_likelier():
+    cheap, dear = (AutoPolicy(Made(draft=d), K_MAX, stops=True).least_chance(1) for d in (0.2, 4.0))
+    assert cheap < dear
+    crowded = AutoPolicy(Made(row=2.0), K_MAX, stops=True)
+    assert crowded.least_chance(1) < crowded.least_chance(16)
+    assert AutoPolicy(Made(), 1, stops=True).least_chance(1) == 0.0
+
+
+def test_a_draft_that_stops_does_not_flap():
+    policy = AutoPolicy(Made(), K_MAX, stops=True)
+    drive_stopping(policy, 1000, [0.9, 0.4, 0.2], seed=3)
+    assert policy.switches <= 6
+
+
+def test_a_slow_machine_is_no_reason_to_drop_a_draft_that_stops():
+    policy = AutoPolicy(Made(), K_MAX, stops=True)
+    used = drive_stopping(policy, 200, [0.9], slow=lambda k: 3.0)
+    assert policy.k == K_MAX
+    assert 2 <= used.count(0) <= 12
+
+
+def test_another_batch_does_not_mislead_a_draft_that_stops():
+    policy = AutoPolicy(Made(), K_MAX, stops=True)
+    drive_stopping(policy, 60, [0.8])
+    used = drive_stopping(policy, 30, [0.8], batch=8)
+    used += drive_stopping(policy, 30, [0.8])
+    assert used.count(0) <= 4
+
+
+def decode(salt, *, adaptive=True, prompts=3, tokens=120, seed=1, stops=False):
     target = ToyBackend(num_blocks=512, noise=0.3)
     draft = ToyBackend(num_blocks=512, noise=0.3, salt=salt, seed=seed)
     inner = ModelDrafter(draft, target_vocab=64, prefix_caching=False)
-    policy = AutoPolicy(Made(), K_MAX)
+    policy = AutoPolicy(Made(), K_MAX, stops=stops)
 
     def clock():
         # A pass of the target takes 10 ms and one of the draft 2 ms, whatever the machine does.
@@ -166,10 +239,11 @@ def decode(salt, *, adaptive=True, prompts=3, tokens=120, seed=1):
     return [request.sequences[0].output_ids for request in requests], core, policy
 
 
+@pytest.mark.parametrize("stops", [False, True])
 @pytest.mark.parametrize("salt", [0, 1, 7])
-def test_texts_are_the_same_whatever_k(salt):
+def test_texts_are_the_same_whatever_k(salt, stops):
     plain, _, _ = decode(salt, adaptive=False)
-    adapted, core, policy = decode(salt)
+    adapted, core, policy = decode(salt, stops=stops)
     assert adapted == plain
     stats = core.statistics()["drafter"]
     assert stats["auto"]["reason"] == "because"
@@ -206,8 +280,9 @@ def test_reading_prompts_is_no_reason_to_give_up():
     assert began > 0 and policy.k > 0 and policy.acceptance > 0.85
 
 
-def test_a_draft_that_knows_nothing_is_dropped():
-    _, core, policy = decode(0, seed=99, prompts=1, tokens=300)
+@pytest.mark.parametrize("stops", [False, True])
+def test_a_draft_that_knows_nothing_is_dropped(stops):
+    _, core, policy = decode(0, seed=99, prompts=1, tokens=300, stops=stops)
     assert policy.k == 0
     # SD with the K it began with would have drafted 3 tokens in each of about 300 rounds.
     assert core.stats.speculation.num_draft_tokens < 100

@@ -34,7 +34,8 @@ def test_options_of_ssd() -> None:
         ssd_options={"fan_out": "2, 1,1,4", "backup": "ngram", "saguaro_c": 0.5, "budget": None},
     )  # fmt: skip
     assert found == {
-        "method": "ssd", "num_speculative_tokens": 3, "model": "auto", "cores": "1", "draft_vocab": 500, "least_chance": 0.3,
+        "method": "ssd", "num_speculative_tokens": 3, "model": "auto", "cores": "1", "draft_vocab": 500,
+        "least_chance": 0.3,
         "fan_out": "explicit", "fan_out_primary": (2, 1, 1, 4), "backup": "ngram", "saguaro_c": 0.5,
     }  # fmt: skip
     found = speculative_config("ssd", "none", ssd_options={"fan_out": "geometric", "budget": "12"})

@@ -169,6 +169,7 @@ def test_a_batch_shares_its_rounds_and_the_totals_count_them_once() -> None:
 
 def test_a_drafter_around_another_passes_on_what_was_asked() -> None:
     class Policy:
+        stops = False
         k = 4
 
         def choose(self, batch: int) -> int:

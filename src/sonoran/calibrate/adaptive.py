@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from sonoran.calibrate.policy import AutoPolicy
+from sonoran.calibrate.policy import AutoPolicy, Drafted
 from sonoran.calibrate.timing import Clock
 from sonoran.engine.drafters.base import CachingDrafter, Drafter, DraftRequest, DraftRound
 from sonoran.sampling.proposals import EMPTY, Speculation
@@ -86,6 +86,7 @@ class AdaptiveDrafter:
         k = self.policy.choose(len(requests))
         self._round = (now, names, k)
         self._typical = k == 0 or all(name in self._proposed for name in names)
+        least = self.policy.least_chance(len(requests)) if k > 0 and self.policy.stops else None
         if k == 0:
             for name in names:
                 self._proposed.pop(name, None)
@@ -94,6 +95,7 @@ class AdaptiveDrafter:
             replace(
                 request,
                 wanted=min(k, request.wanted),
+                least_chance=least,
                 # The outcome of a round without a speculation is none of the inner drafter's.
                 outcome=request.outcome if request.sequence_id in self._proposed else None,
             )
@@ -122,13 +124,17 @@ class AdaptiveDrafter:
         self.inner.check_invariants()
 
     def stats(self) -> dict[str, Any]:
-        """Return the inner drafter's counters, and K, acceptance, switches and probes of the policy."""
+        """Return the inner drafter's counters, and K, acceptance, switches and probes of the policy.
+
+        ``least_chance`` is the one for a single sequence, where the draft follows it.
+        """
         policy = self.policy
         return {
             **self.inner.stats(),
             "auto": {
                 "num_speculative_tokens": policy.k,
                 "acceptance": policy.acceptance,
+                **({"least_chance": policy.least_chance(1)} if policy.stops else {}),
                 "num_switches": policy.switches,
                 "num_probes": policy.probes,
                 "reason": self.reason,
@@ -147,4 +153,12 @@ class AdaptiveDrafter:
                 )
         if self._round is not None and self._round[1] == names and self._typical:
             begin, _, k = self._round
-            self.policy.observe_time(k, len(names), 1e3 * (now - begin))
+            self.policy.observe_time(k, len(names), 1e3 * (now - begin), self._drafted(requests))
+
+    def _drafted(self, requests: Sequence[DraftRequest]) -> Drafted | None:
+        """Return what was drafted and emitted per sequence in the last round; None when not all of it was verified."""
+        if not requests or any(request.outcome is None for request in requests):
+            return None
+        drafted = sum(self._proposed.get(request.sequence_id, 0) for request in requests)
+        emitted = sum(request.outcome.accepted + 1 for request in requests if request.outcome is not None)
+        return Drafted(drafted / len(requests), emitted / len(requests))

@@ -174,7 +174,8 @@ def _adapt(
     rounds.prepare(core.scheduler.max_num_seqs)
     if core.drafter is None:
         raise ConfigError("there is no drafter to adapt")
-    return _attach(core, AdaptiveDrafter(core.drafter, AutoPolicy(rounds, k_max), reason))
+    policy = AutoPolicy(rounds, k_max, stops=isinstance(core.drafter, ModelDrafter))
+    return _attach(core, AdaptiveDrafter(core.drafter, policy, reason))
 
 
 def _attach(core: EngineCore, drafter: AdaptiveDrafter | NoDrafter) -> EngineCore:

@@ -28,8 +28,22 @@ CHECK_DRIFT = 1.25
 
 CHECK_ROUNDS = 2
 CHECK_PAUSE = 32
+TYPICAL_K = 4
+"""Draft tokens over which the cost of one more is averaged."""
+
 _CLIP = 4.0  # a first round counts as at most that much slower than predicted,
 _OUTLIER = 1.5  # and a later one as that much slower than those before it
+_PRIOR_TOKENS = 16.0  # what the profile's speed counts for
+_SPEED_MEMORY = 0.95  # of rounds in the running speed
+_STALE = 0.25  # what the running speed still counts for when it is probed again
+
+
+@dataclass(frozen=True, slots=True)
+class Drafted:
+    """Tokens of a sequence in a round, on average over a batch: drafted, and emitted with the bonus token."""
+
+    drafted: float
+    emitted: float
 
 
 @dataclass(slots=True)
@@ -41,10 +55,14 @@ class AutoPolicy:
     time. AR is left for a short probe after 64 rounds, then 256, 1024, 4096, because without a speculation nothing is
     learnt about acceptance. When rounds with a speculation take another time than they did, two rounds of AR show
     whether the machine or the draft did it.
+
+    A draft that ``stops`` ends every speculation below ``least_chance``, and K only bounds it. Then the choice is between
+    k_max and AR, by the speed that rounds with a speculation had.
     """
 
     rounds: Rounds
     k_max: int
+    stops: bool = False
     memory: float = 0.97  # what an observation is worth after the next
     prior: float = 8.0  # tokens that the profile's acceptance counts for
     k: int = field(default=0, init=False)
@@ -69,11 +87,18 @@ class AutoPolicy:
         self._base = pooled_rate(self.rounds.rates, self.k_max)
         self._reached = self.prior
         self._passed = self.prior * self._base
+        self._emitted = self._promised = _PRIOR_TOKENS
         speeds = self.speeds(1)
         best = max(range(len(speeds)), key=speeds.__getitem__)
         self.k = best if speeds[best] >= (1.0 + SWITCH_GAIN) * speeds[0] else 0
 
     _base: float = field(default=0.0, init=False)
+    _emitted: float = field(
+        default=0.0, init=False
+    )  # tokens of a sequence in the last rounds with a speculation
+    _promised: float = field(
+        default=0.0, init=False
+    )  # what drafts of the best fixed length would do in that time
 
     @property
     def acceptance(self) -> float:
@@ -87,9 +112,10 @@ class AutoPolicy:
         self._passed = self.memory * self._passed + accepted
         self._reached = self.memory * self._reached + min(proposed, accepted + 1)
 
-    def observe_time(self, k: int, batch: int, ms: float) -> None:
-        """Count the time of a whole round with that K and batch."""
-        predicted = self.rounds.model(batch).round_ms[min(k, self.k_max)]
+    def observe_time(self, k: int, batch: int, ms: float, tokens: Drafted | None = None) -> None:
+        """Count the time of a whole round with that K and batch; ``tokens`` are needed of a draft that stops."""
+        length = k if tokens is None or not self.stops else min(k, max(1, round(tokens.drafted)))
+        predicted = self.rounds.model(batch).round_ms[min(length, self.k_max)]
         if not (math.isfinite(predicted) and ms > 0.0):
             return
         kind, count = self._stretch
@@ -101,10 +127,32 @@ class AutoPolicy:
         ratio = min(limit * centre, max(centre / limit, ms / predicted))
         known = ratio if known is None else known
         self._slow[k > 0] = known + max(0.15, 1.0 / (count + 2)) * (ratio - known)
+        if k > 0 and tokens is not None:
+            self._emitted = _SPEED_MEMORY * self._emitted + tokens.emitted
+            self._promised = _SPEED_MEMORY * self._promised + ratio * predicted * self._fixed_speed(batch)
+
+    def least_chance(self, batch: int) -> float:
+        """Return the chance of being accepted whole below which a speculation should end.
+
+        A token more lengthens a round, and time is worth the tokens that the present speed would yield in it; it is
+        emitted if all before it and itself are accepted.
+        """
+        ms, k = self.rounds.model(batch).round_ms, min(TYPICAL_K, self.k_max)
+        if k < 2:
+            return 0.0
+        cost = self._slow.get(True, 1.0) * (ms[k] - ms[1]) / (k - 1)
+        return min(0.95, max(0.0, max(self.speeds(batch)) * cost / max(self.acceptance, 0.05)))
 
     def speeds(self, batch: int) -> list[float]:
-        """Return the expected tokens per ms of one sequence for K = 0..k_max."""
+        """Return the expected tokens per ms of one sequence for K = 0..k_max.
+
+        For a draft that stops, K is the most that it may draft: only K = k_max has a speed, the observed one.
+        """
         model = self.rounds.model(batch)
+        if self.stops:
+            plain = model.round_ms[0] * self._slow.get(False, self._slow.get(True, 1.0))
+            speed = self._fixed_speed(batch) * self._emitted / self._promised
+            return [1.0 / plain, *[0.0] * (self.k_max - 1), speed]
         power = math.log(min(max(self.acceptance, 1e-3), 0.999)) / math.log(min(max(self._base, 1e-3), 0.999))
         rates = stretch(self.rounds.rates, power)
         # A kind of round that was never timed is taken to be as slow as the other: the machine is the same.
@@ -116,6 +164,12 @@ class AutoPolicy:
         for k in range(1, self.k_max + 1):
             found.append(tokens_from_lengths(length_law(rates, k)) / (model.round_ms[k] * known[0]))
         return found
+
+    def _fixed_speed(self, batch: int) -> float:
+        """Return what the profile promises of drafts of one length, the best one."""
+        ms = self.rounds.model(batch).round_ms
+        ks = range(1, self.k_max + 1)
+        return max(tokens_from_lengths(length_law(self.rounds.rates, k)) / ms[k] for k in ks)
 
     def choose(self, batch: int) -> int:
         """Return K for the next round of a batch."""
@@ -166,5 +220,6 @@ class AutoPolicy:
             self._plain_rounds, self._probing = 0, PROBE_ROUNDS - 1
             self._next_probe = min(LAST_PROBE, PROBE_GROWTH * self._next_probe)
             self.probes += 1
+            self._emitted, self._promised = _STALE * self._emitted, _STALE * self._promised
             return min(PROBE_K, self.k_max)
         return 0

@@ -27,6 +27,9 @@ class DraftRequest:
     params: SamplingParams
     seed: int
     outcome: Outcome | None = None
+    least_chance: float | None = (
+        None  # where to end a speculation, if the drafter is to depart from its own setting
+    )
 
 
 @dataclass(frozen=True, slots=True)

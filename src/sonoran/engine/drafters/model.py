@@ -165,7 +165,11 @@ class ModelDrafter:
         return False
 
     def _goes_on(self, lane: _Lane, step: int) -> bool:
-        return step < lane.request.wanted and lane.alive >= self._least_chance
+        return step < lane.request.wanted and lane.alive >= self._least_chance_of(lane)
+
+    def _least_chance_of(self, lane: _Lane) -> float:
+        asked = lane.request.least_chance
+        return self._least_chance if asked is None else asked
 
     def _extend(self, lane: _Lane, row: FloatArray) -> None:
         request = lane.request
@@ -184,7 +188,7 @@ class ModelDrafter:
         lane.start += len(lane.pending)
         lane.pending = [token]
         lane.tokens.append(token)
-        if self._least_chance > 0.0 and len(lane.tokens) < request.wanted:
+        if self._least_chance_of(lane) > 0.0 and len(lane.tokens) < request.wanted:
             lane.alive *= draft_chance(
                 request.params.verification,
                 row[: self._width],
