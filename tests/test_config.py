@@ -56,6 +56,7 @@ def test_draft_cores_are_cores_of_the_draft() -> None:
         ({"method": "ssd", "draft_address": "tcp://127.0.0.1:5757", "cores": "1"}, "cores is decided where"),
         ({"method": "ngram", "prompt_lookup_min": 5, "prompt_lookup_max": 3}, "exceeds prompt_lookup_max"),
         ({"model": "x", "cores": "a"}, "cores must look like"),
+        ({"model": "x", "least_chance": "0.5"}, r"least_chance must lie in \[0, 1\], got '0.5'"),
         ({"model": "x", "least_chance": 1.5}, r"least_chance must lie in \[0, 1\], got 1.5"),
         ({"method": "ngram", "least_chance": 0.5}, "belongs to method 'draft_model', 'ssd'"),
     ],

@@ -114,7 +114,7 @@ class SpeculativeConfig:
         if self.method in ("draft_model", "auto") and not self.model:
             raise ConfigError(f"method {self.method!r} needs a model: a path, a name, or 'auto'")
         _choice("top_up", self.top_up, (True, False))
-        if not 0.0 <= self.least_chance <= 1.0:
+        if not isinstance(self.least_chance, int | float) or not 0.0 <= self.least_chance <= 1.0:
             raise ConfigError(f"least_chance must lie in [0, 1], got {self.least_chance!r}")
         if self.method == "ssd":
             self._check_worker()

@@ -93,12 +93,9 @@ class AutoPolicy:
         self.k = best if speeds[best] >= (1.0 + SWITCH_GAIN) * speeds[0] else 0
 
     _base: float = field(default=0.0, init=False)
-    _emitted: float = field(
-        default=0.0, init=False
-    )  # tokens of a sequence in the last rounds with a speculation
-    _promised: float = field(
-        default=0.0, init=False
-    )  # what drafts of the best fixed length would do in that time
+    # Tokens of a sequence in the last rounds with a speculation, and what the best fixed K promised for their time.
+    _emitted: float = field(default=0.0, init=False)
+    _promised: float = field(default=0.0, init=False)
 
     @property
     def acceptance(self) -> float:

@@ -17,7 +17,8 @@ class DraftRequest:
 
     `tokens` are committed and belong to the engine: they only ever grow, and a drafter must not change them.
     `outcome` is the result of verifying the speculation that this drafter proposed last for the sequence; it
-    is None when nothing was verified since (the first round, a round with K = 0, after preemption).
+    is None when nothing was verified since (the first round, a round with K = 0, after preemption). `least_chance`
+    overrides where the drafter ends a speculation, None leaves it to its own setting.
     """
 
     sequence_id: int
@@ -27,9 +28,7 @@ class DraftRequest:
     params: SamplingParams
     seed: int
     outcome: Outcome | None = None
-    least_chance: float | None = (
-        None  # where to end a speculation, if the drafter is to depart from its own setting
-    )
+    least_chance: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
