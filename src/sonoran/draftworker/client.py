@@ -141,13 +141,15 @@ class WorkerClient:
             finally:
                 connection.awaited = None
 
-    def worker_stats(self, trace: int | None = None) -> dict[str, Any] | None:
-        """Return the worker's own counters, None when it does not tell in a moment; `trace` as in StatsRequest."""
+    def worker_stats(
+        self, trace: int | None = None, patience_s: float = _STATS_WAIT_S
+    ) -> dict[str, Any] | None:
+        """Return the worker's own counters, None when it does not tell in time; `trace` as in StatsRequest."""
         with self._lock:
             self._connection.worker_stats = None
             if not self._connection.send(StatsRequest(trace), time.monotonic()):
                 return None
-        deadline = time.monotonic() + _STATS_WAIT_S
+        deadline = time.monotonic() + patience_s
         while time.monotonic() < deadline:
             with self._lock:
                 self._connection.receive(time.monotonic())

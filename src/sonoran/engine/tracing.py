@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 
 from sonoran.draftworker.client import WorkerClient
@@ -9,13 +10,17 @@ from sonoran.engine.core import EngineCore
 from sonoran.engine.drafters.ssd import SsdDrafter
 from sonoran.trace.spans import MAX_SPANS, Span, SpanLog, from_plain
 
+log = logging.getLogger(__name__)
+
+_PATIENCE_S = 5.0  # for a worker that is in the middle of a long pass, on a machine with other work
+
 
 def start_tracing(core: EngineCore, limit: int = MAX_SPANS) -> None:
     """Record from now on, the newest `limit` spans of each side. A worker that is replaced meanwhile records none."""
     core.spans = SpanLog(limit)
     client = _client(core)
     if client is not None:
-        client.worker_stats(trace=limit)
+        client.worker_stats(trace=limit, patience_s=_PATIENCE_S)
 
 
 def end_tracing(core: EngineCore) -> dict[str, list[Span]]:
@@ -26,7 +31,10 @@ def end_tracing(core: EngineCore) -> dict[str, list[Span]]:
     if client is None:
         return lanes
     asked = time.perf_counter()
-    values = client.worker_stats(trace=0) or {}
+    values = client.worker_stats(trace=0, patience_s=_PATIENCE_S)
+    if values is None:
+        log.warning("the draft worker did not send its part of the trace within %g s", _PATIENCE_S)
+        values = {}
     shift = clock_shift(asked, time.perf_counter(), values.get("clock_s"))
     lanes["draft worker"] = from_plain(values.get("spans"), shift)
     return lanes
