@@ -87,15 +87,15 @@ class AutoPolicy:
         self._base = pooled_rate(self.rounds.rates, self.k_max)
         self._reached = self.prior
         self._passed = self.prior * self._base
-        self._emitted = self._promised = _PRIOR_TOKENS
         speeds = self.speeds(1)
         best = max(range(len(speeds)), key=speeds.__getitem__)
         self.k = best if speeds[best] >= (1.0 + SWITCH_GAIN) * speeds[0] else 0
 
     _base: float = field(default=0.0, init=False)
     # Tokens of a sequence in the last rounds with a speculation, and what the best fixed K promised for their time.
-    _emitted: float = field(default=0.0, init=False)
-    _promised: float = field(default=0.0, init=False)
+    _emitted: float = field(default=_PRIOR_TOKENS, init=False)
+    _promised: float = field(default=_PRIOR_TOKENS, init=False)
+    _best_fixed: dict[int, float] = field(default_factory=dict, init=False)  # by batch size of the model
 
     @property
     def acceptance(self) -> float:
@@ -163,10 +163,14 @@ class AutoPolicy:
         return found
 
     def _fixed_speed(self, batch: int) -> float:
-        """Return what the profile promises of drafts of one length, the best one."""
-        ms = self.rounds.model(batch).round_ms
-        ks = range(1, self.k_max + 1)
-        return max(tokens_from_lengths(length_law(self.rounds.rates, k)) / ms[k] for k in ks)
+        """Return what the profile promises of drafts of one length, the best one; computed once for a batch size."""
+        model = self.rounds.model(batch)
+        if model.batch not in self._best_fixed:
+            self._best_fixed[model.batch] = max(
+                tokens_from_lengths(length_law(self.rounds.rates, k)) / model.round_ms[k]
+                for k in range(1, self.k_max + 1)
+            )
+        return self._best_fixed[model.batch]
 
     def choose(self, batch: int) -> int:
         """Return K for the next round of a batch."""

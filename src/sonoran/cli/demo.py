@@ -49,7 +49,7 @@ def demo(
         str, typer.Option("--draft", "-d", help="Draft of SD and SSD: auto, or a model.")
     ] = "auto",
     num_speculative_tokens: Annotated[
-        int, typer.Option("--num-speculative-tokens", "-k", help="Tokens drafted for each verification.")
+        int, typer.Option("--num-speculative-tokens", "-k", help="Most tokens drafted for each verification.")
     ] = 4,
     max_tokens: Annotated[int, typer.Option("--max-tokens", "-n", help="Most tokens to generate.")] = 128,
     temperature: Annotated[float, typer.Option(help="0 takes the most likely token.")] = 0.0,

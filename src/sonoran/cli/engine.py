@@ -21,7 +21,7 @@ DRAFT = "What drafts: none, auto (the default draft), ngram, or a model."
 ModelOption = Annotated[str, typer.Option("--model", "-m", help=MODEL)]
 DraftOption = Annotated[str, typer.Option("--draft", "-d", help=DRAFT)]
 TokensOption = Annotated[
-    int, typer.Option("--num-speculative-tokens", "-k", help="Tokens drafted for each verification.")
+    int, typer.Option("--num-speculative-tokens", "-k", help="Most tokens drafted for each verification.")
 ]
 ThreadsOption = Annotated[int | None, typer.Option("--threads", help="Threads; default: all cores.")]
 CoresOption = Annotated[str | None, typer.Option("--cores", help="Pin threads to these cores: 0,2-5.")]

@@ -63,7 +63,7 @@ def generate(
         typer.Option(
             "--num-speculative-tokens",
             "-k",
-            help="Tokens drafted for each verification; default 4, in mode auto at most 8.",
+            help="Most tokens drafted for each verification; default 4, in mode auto 8.",
         ),
     ] = None,
     temperature: Annotated[float, typer.Option(help="0 takes the most likely token.")] = 0.0,

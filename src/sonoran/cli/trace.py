@@ -49,7 +49,7 @@ def trace(
     draft: DraftOption = "none",
     num_speculative_tokens: Annotated[
         int | None,
-        typer.Option("--num-speculative-tokens", "-k", help="Tokens drafted per round; default 4."),
+        typer.Option("--num-speculative-tokens", "-k", help="Most tokens drafted per round; default 4."),
     ] = None,
     temperature: Annotated[float, typer.Option(help="0 takes the most likely token.")] = 0.0,
     seed: Annotated[int, typer.Option(help="Seed; the same seed gives the same text.")] = 0,
