@@ -15,8 +15,8 @@ import numpy as np
 from sonoran.backends.base import Rows
 from sonoran.backends.validation import check_rows
 from sonoran.errors import ConfigError
+from sonoran.models.config import ModelConfig
 from sonoran.types import FloatArray, IntArray
-from sonoran.weights.config import ModelConfig
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 

@@ -5,14 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sonoran.engine.llm import LLM
-    from sonoran.planner import plan
+    from sonoran.llm import LLM
+    from sonoran.planning.scaling import plan
     from sonoran.sampling.params import SamplingParams
+
 
 __version__ = "0.1.0"
 __all__ = ["LLM", "SamplingParams", "__version__", "plan"]
 
-_HOMES = {"LLM": "sonoran.engine.llm", "SamplingParams": "sonoran.sampling.params", "plan": "sonoran.planner"}
+_HOMES = {
+    "LLM": "sonoran.llm",
+    "SamplingParams": "sonoran.sampling.params",
+    "plan": "sonoran.planning.scaling",
+}
 
 
 def __getattr__(name: str) -> object:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, TypeVar, cast, get_args
 
 from sonoran.errors import ConfigError, nearest
@@ -11,6 +11,11 @@ from sonoran.errors import ConfigError, nearest
 Method = Literal["draft_model", "ngram", "ssd", "auto"]
 Verification = Literal["coupled", "rejection"]
 Quantize = Literal["bf16", "int8", "int4"]
+FanOutRule = Literal["confidence", "uniform", "geometric", "measured", "explicit"]
+Backup = Literal["draft", "ngram", "random", "none", "auto"]
+Precision = Literal["bf16", "int8", "int4", "int3"]
+"""To what weights are lowered on load; ``int3`` is 3 bits for the feed-forward matrices and 4 for the others."""
+
 DraftQuantize = Literal["file", "bf16", "int8", "int4", "int3"]
 
 _MODEL_KEYS = frozenset({"model", "draft_vocab", "threads", "cores", "quantize"})
@@ -219,3 +224,119 @@ def _choice(name: str, value: object, valid: Iterable[object]) -> None:
     choices = list(valid)
     if value not in choices:
         raise ConfigError(f"{name} {value!r} is unknown{nearest(str(value), [str(c) for c in choices if c])}")
+
+
+DEFAULT_MAX_ROWS = 64
+"""Rows of one pass over a prompt: a round waits for at most one pass, so passes are kept short."""
+
+DEFAULT_KV_BLOCKS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOptions:
+    """``model`` is a path or a known name. KV memory is ``num_kv_blocks`` blocks of ``block_size`` tokens.
+
+    The draft proposes ids below ``draft_vocab`` (default 32768; 0: any), special tokens, and what occurs in the
+    texts. ``quantize`` is 4 bits unless given; ``file`` keeps the file's precision. ``max_rows`` bounds a pass over
+    prompts. Raises ConfigError.
+    """
+
+    model: str
+    threads: int | None = None
+    cores: tuple[int, ...] | None = None
+    quantize: DraftQuantize | None = None
+    draft_vocab: int | None = None
+    block_size: int = 16
+    num_kv_blocks: int = DEFAULT_KV_BLOCKS
+    max_rows: int = DEFAULT_MAX_ROWS
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.model, str) or not self.model:
+            raise ConfigError(f"model must be a path or a name, got {self.model!r}")
+        object.__setattr__(self, "cores", parse_cores(self.cores))
+        for name in ("threads", "draft_vocab", "block_size", "num_kv_blocks", "max_rows"):
+            value = getattr(self, name)
+            optional = value is None and name in ("threads", "draft_vocab")
+            least = 0 if name == "draft_vocab" else 1
+            if not optional and (not isinstance(value, int) or isinstance(value, bool) or value < least):
+                raise ConfigError(f"{name} must be a whole number of at least {least}, got {value!r}")
+        if self.quantize not in (None, *get_args(DraftQuantize)):
+            raise ConfigError(
+                f"unknown quantize {self.quantize!r}{nearest(str(self.quantize), get_args(DraftQuantize))}"
+            )
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> WorkerOptions:
+        """Read what ``to_mapping`` wrote; ConfigError for an unknown key or a value out of range."""
+        known = [field.name for field in fields(cls)]
+        for key in values:
+            if key not in known:
+                raise ConfigError(f"unknown worker option {key!r}{nearest(str(key), known)}")
+        if "model" not in values:
+            raise ConfigError("a draft worker needs a model: a path or a known name")
+        return cls(**values)
+
+
+AUTO = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class SpeculationSettings:
+    """``budget`` is the guesses kept per sequence, or ``auto``: what is best by the measured times.
+
+    ``fan_out_primary`` and ``fan_out_backup`` are the lists of the rule ``explicit``, F_0 first. ``saguaro_c``
+    below 1 turns Saguaro sampling on (rejection rule, temperature > 0). ``top_up`` drafts an unfinished branch on
+    while that is worth the wait. A speculation ends where the draft gives less than ``least_chance`` that all of it is
+    accepted; 0 never. Raises ConfigError.
+    """
+
+    num_speculative_tokens: int
+    fan_out: FanOutRule = "confidence"
+    budget: int | str = 8
+    fan_out_primary: tuple[int, ...] | None = None
+    fan_out_backup: tuple[int, ...] | None = None
+    backup: Backup = "auto"
+    saguaro_c: float = 1.0
+    top_up: bool = True
+    least_chance: float = 0.5
+
+    def __post_init__(self) -> None:
+        for name in ("fan_out_primary", "fan_out_backup"):
+            value = getattr(self, name)
+            if value is not None:
+                object.__setattr__(self, name, tuple(int(v) for v in value))
+        if self.fan_out not in get_args(FanOutRule):
+            raise ConfigError(
+                f"unknown fan_out {self.fan_out!r}{nearest(str(self.fan_out), get_args(FanOutRule))}"
+            )
+        if self.backup not in get_args(Backup):
+            raise ConfigError(f"unknown backup {self.backup!r}{nearest(str(self.backup), get_args(Backup))}")
+        budget = self.budget
+        if budget != AUTO and (
+            isinstance(budget, bool) or not isinstance(budget, int) or not 1 <= budget <= 256
+        ):
+            raise ConfigError(f"budget must be from 1 to 256, or 'auto', got {budget!r}")
+        for name in ("saguaro_c", "least_chance"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise ConfigError(f"{name} must lie in [0, 1], got {getattr(self, name)!r}")
+        if (self.fan_out == "explicit") != (self.fan_out_primary is not None):
+            raise ConfigError(
+                "fan_out 'explicit' needs fan_out_primary, a list F_0..F_K; the other rules take none"
+            )
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Return plain values for a message."""
+        return asdict(self)
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> SpeculationSettings:
+        """Read what a client sent; ConfigError for an unknown key or a value out of range."""
+        known = [f.name for f in fields(cls)]
+        for key in values:
+            if key not in known:
+                raise ConfigError(f"unknown speculation setting {key!r}{nearest(key, known)}")
+        return cls(**values)

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 from sonoran.backends.base import Rows
-from sonoran.backends.native import NativeBackend, Quantize, packed_format
+from sonoran.backends.native import NativeBackend, packed_format
 from sonoran.backends.reference import ReferenceBackend
+from sonoran.config import Precision
+from sonoran.models.source import ModelFile
+from sonoran.models.tensors import TensorInfo
 from sonoran.types import FloatArray
-from sonoran.weights.source import ModelFile
-from sonoran.weights.tensors import TensorInfo
 from tests.native.activations import GROUP
 from tests.native.packing import DENSE, decode
 
@@ -27,7 +28,7 @@ class Oracle(ReferenceBackend):
     Products with quantised weights round per 32 inputs, dense ones not at all.
     """
 
-    def __init__(self, model_file: ModelFile, quantize: Quantize | None = None) -> None:
+    def __init__(self, model_file: ModelFile, quantize: Precision | None = None) -> None:
         matrices = {name: info for name, info in model_file.tensors.items() if len(info.shape) == 2}
         kinds = {name: packed_format(info, quantize) for name, info in matrices.items()}
         self._groups = {name: None if kind in DENSE else GROUP for name, kind in kinds.items()}

@@ -11,7 +11,7 @@ import numpy as np
 from sonoran import _native
 from sonoran.backends.base import Rows
 from sonoran.backends.native import NativeBackend
-from sonoran.weights.source import open_model
+from sonoran.models.source import open_model
 from tests.backends.native_oracle import native, text
 from tests.native.packing import INSTRUCTION_SETS
 from tests.tiny_models import LLAMA3_SCALING, make_gguf

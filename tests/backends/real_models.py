@@ -10,7 +10,7 @@ import pytest
 
 from sonoran.backends.base import Backend, Rows
 from sonoran.errors import DownloadError
-from sonoran.weights.source import ModelFile, open_model, resolve_model
+from sonoran.models.source import ModelFile, open_model, resolve_model
 
 BLOCK_SIZE = 16
 

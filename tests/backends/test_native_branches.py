@@ -9,13 +9,7 @@ from hypothesis import strategies as st
 
 from sonoran.backends.base import Rows
 from sonoran.backends.native import NativeBackend
-from tests.backends.native_rows import (
-    BLOCK_SIZE,
-    MODELS,
-    Case,
-    assert_same_bits,
-    make_case,
-)
+from tests.backends.native_rows import BLOCK_SIZE, MODELS, Case, assert_same_bits, make_case
 
 TABLE = np.array([[21, 16, 18]], np.int32)  # of the trunk
 OTHER = np.arange(0, 12 * BLOCK_SIZE)  # slots that branches may use

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sonoran.weights.registry import DEFAULT_TARGET
+from sonoran.models.registry import DEFAULT_TARGET
 from tests.backends.real_models import real_model
 
 pytestmark = [
@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 from sonoran.backends.base import Rows
 from sonoran.backends.native import NativeBackend, kv_bytes_per_block
-from sonoran.weights.source import open_model
+from sonoran.models.source import open_model
 
 def status():
     lines = Path("/proc/self/status").read_text().splitlines()

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sonoran.backends.native import Quantize, packed_format
+from sonoran.backends.native import packed_format
+from sonoran.config import Precision
 from sonoran.errors import ConfigError
-from sonoran.weights.source import ModelFile, open_model
+from sonoran.models.source import ModelFile, open_model
 from tests.backends.native_oracle import Oracle, native, text, trunk
 from tests.native.packing import SMALL, SUPER
 from tests.tiny_models import make_gguf, make_hf_dir
@@ -21,7 +22,7 @@ pytest.importorskip("torch")
 NARROW: dict[str, Any] = {"hidden_size": 96, "intermediate_size": 160, "head_dim": 24, "vocab_size": 331}
 
 
-def relative_errors(model_file: ModelFile, quantize: Quantize | None = None) -> np.ndarray:
+def relative_errors(model_file: ModelFile, quantize: Precision | None = None) -> np.ndarray:
     """Root-mean-square error of each row's logits, as a fraction of their deviation, over short texts."""
     oracle, model = Oracle(model_file, quantize), native(model_file, quantize=quantize)
     errors = []
@@ -33,7 +34,7 @@ def relative_errors(model_file: ModelFile, quantize: Quantize | None = None) -> 
     return np.concatenate(errors)
 
 
-def assert_agrees(model_file: ModelFile, quantize: Quantize | None = None) -> None:
+def assert_agrees(model_file: ModelFile, quantize: Precision | None = None) -> None:
     errors = relative_errors(model_file, quantize)
     # Both round the same activations to integers. One that lies at the edge of two codes may go either way;
     # such a row differs by a step of the 8-bit codes, all others by float32 rounding only.
@@ -69,7 +70,7 @@ def test_files_that_mix_formats(tmp_path: Path, arch: str) -> None:
 
 @pytest.mark.parametrize("quantize", ["int8", "int4", "int3"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_directories_quantised_on_load(tmp_path: Path, dtype: str, quantize: Quantize) -> None:
+def test_directories_quantised_on_load(tmp_path: Path, dtype: str, quantize: Precision) -> None:
     make_hf_dir(tmp_path / "tiny", "llama", dtype, **NARROW)
     model_file = open_model(tmp_path / "tiny")
     kinds = {
@@ -107,7 +108,7 @@ def test_fewer_bits_are_further_from_the_original(tmp_path: Path) -> None:
     model_file = open_model(tmp_path / "tiny")
     rows = trunk(text(30))
     original = native(model_file).forward(rows)
-    modes: list[Quantize] = ["bf16", "int8", "int4", "int3"]
+    modes: list[Precision] = ["bf16", "int8", "int4", "int3"]
     errors = [np.abs(native(model_file, quantize=mode).forward(rows) - original).mean() for mode in modes]
     assert 0 < errors[0] < errors[1] < errors[2] < errors[3] < original.std()
 

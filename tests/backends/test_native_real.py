@@ -9,8 +9,8 @@ import pytest
 
 from sonoran import _native
 from sonoran.backends.native import NativeBackend
-from sonoran.tokenization import Tokenizer
-from sonoran.weights.registry import DEFAULT_DRAFT, DEFAULT_TARGET
+from sonoran.models.registry import DEFAULT_DRAFT, DEFAULT_TARGET
+from sonoran.models.tokenizer import Tokenizer
 from tests.backends.real_models import greedy, log_softmax, perplexity, real_model, run
 from tests.backends.real_text import TEXT
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sonoran.weights.source import open_model
+from sonoran.models.source import open_model
 from tests.backends.native_oracle import Oracle, native, text, trunk
 from tests.tiny_models import LLAMA3_SCALING, make_gguf, make_hf_dir
 

@@ -19,7 +19,7 @@ from sonoran import _native
 from sonoran.backends.base import Rows
 from sonoran.backends.native import NativeBackend
 from sonoran.errors import ConfigError
-from sonoran.weights.source import ModelFile, open_model
+from sonoran.models.source import ModelFile, open_model
 from tests.backends.native_oracle import BLOCK_SIZE, native, text, trunk
 from tests.tiny_models import make_gguf
 

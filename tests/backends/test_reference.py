@@ -13,7 +13,7 @@ import pytest
 from sonoran.backends.base import Rows
 from sonoran.backends.reference import ReferenceBackend
 from sonoran.errors import ConfigError, NumericsError
-from sonoran.weights.source import open_model
+from sonoran.models.source import open_model
 from tests.tiny_models import LLAMA3_SCALING, make_gguf, make_hf_dir
 
 torch = pytest.importorskip("torch")

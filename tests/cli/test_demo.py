@@ -26,15 +26,15 @@ from sonoran.bench.race import Progress, Race, fingerprint, summary
 from sonoran.cli import demo
 from sonoran.errors import ConfigError
 from sonoran.sampling.params import SamplingParams
-from tests.draftworker.workers import leftovers, runs, wait_until
 from tests.tiny_models import make_gguf
+from tests.worker.workers import leftovers, runs, wait_until
 
 CORES = _native.available_cores()
 SLOW_SSD = """
 import time
 from sonoran.cli.main import main
 from sonoran.engine.core import EngineCore
-from sonoran.engine.drafters.ssd import SsdDrafter
+from sonoran.drafting.ssd import SsdDrafter
 step = EngineCore.step
 def slow_step(core):
     time.sleep(0.1 * isinstance(core.drafter, SsdDrafter))

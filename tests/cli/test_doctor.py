@@ -6,10 +6,10 @@ import typer
 from typer.testing import CliRunner
 
 from sonoran.cli import doctor
-from sonoran.weights import registry
-from sonoran.weights.cache import model_path
+from sonoran.models import registry
+from sonoran.models.cache import model_path
+from tests.models.fakes import ENTRY
 from tests.tiny_models import make_gguf
-from tests.weights.fakes import ENTRY
 
 
 @pytest.fixture(autouse=True)

@@ -13,16 +13,16 @@ import pytest
 from typer.testing import CliRunner
 
 from sonoran.cli.main import app
-from sonoran.draftworker.keys import load_keys
-from sonoran.draftworker.link import Remote
-from tests.draftworker.workers import connected, free_port, runs
+from sonoran.worker.connection import Remote
+from sonoran.worker.keys import load_keys
+from tests.worker.workers import connected, free_port, runs
 
 RUN = """
 import sys
 sys.path.insert(0, {root!r})
 import sonoran.cli.draft_worker as command
 from sonoran.cli.main import main
-from tests.draftworker.local import toy_model
+from tests.worker.local import toy_model
 command.load_draft_model = lambda options, progress: toy_model()
 sys.argv = ["sonoran", "draft-worker", "--json", *{arguments!r}]
 main()

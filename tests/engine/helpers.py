@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from sonoran.drafting.model import ModelDrafter
 from sonoran.engine.core import EngineCore
-from sonoran.engine.drafters.model import ModelDrafter
 from sonoran.engine.sequence import Request
 from sonoran.sampling.params import SamplingParams
 from tests.toy_backend import ToyBackend

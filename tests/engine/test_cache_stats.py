@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from sonoran.calibrate.adaptive import AdaptiveDrafter
-from sonoran.engine.cache_stats import CacheStats
-from sonoran.engine.drafters.base import CachingDrafter, DraftAnswer, DraftRequest, DraftRound
+from sonoran.drafting.adaptive import AdaptiveDrafter
+from sonoran.engine.drafter import CachingDrafter, DraftAnswer, DraftRequest, DraftRound
 from sonoran.engine.outputs import request_output
 from sonoran.engine.sequence import Request
+from sonoran.engine.stats import CacheStats
+from sonoran.engine.trace import SpanLog
 from sonoran.sampling.proposals import EMPTY, Speculation
-from sonoran.trace.spans import SpanLog
 from tests.engine.helpers import alone, engine, greedy, model_drafter, run, texts
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]

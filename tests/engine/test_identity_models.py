@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from sonoran.backends.reference import ReferenceBackend
+from sonoran.drafting.model import ModelDrafter
 from sonoran.engine.core import EngineCore
-from sonoran.engine.drafters.model import ModelDrafter
-from sonoran.engine.llm import LLM
-from sonoran.engine.opening import OpenModel, open_with_tokenizer
+from sonoran.llm import LLM
+from sonoran.models.cache import cache_dir, is_cached
+from sonoran.models.opening import OpenModel, open_with_tokenizer
+from sonoran.models.registry import DEFAULT_DRAFT, DEFAULT_TARGET, MODELS
 from sonoran.sampling.params import SamplingParams
-from sonoran.weights.cache import cache_dir, is_cached
-from sonoran.weights.registry import DEFAULT_DRAFT, DEFAULT_TARGET, MODELS
 from tests.engine.helpers import run, texts
 from tests.tiny_models import LLAMA3_SCALING, make_gguf
 

@@ -7,15 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sonoran.errors import PlanError
-from sonoran.theory.hit_rate import break_even_hit_rate, hit_rate_after, hit_rate_limit
-from sonoran.theory.rounds import (
+from sonoran.theory.speedup import (
+    break_even_hit_rate,
     draft_round_time,
+    hit_rate_after,
+    hit_rate_limit,
     is_hidden,
     longest_hidden_lookahead,
+    sd_speedup,
+    ssd_speedup,
     tokens_from_lengths,
     tokens_per_round,
 )
-from sonoran.theory.speedup import sd_speedup, ssd_speedup
 
 HISTOGRAM = [0.13, 0.094, 0.07, 0.058, 0.048, 0.042, 0.035, 0.523]
 

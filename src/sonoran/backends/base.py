@@ -7,8 +7,8 @@ from typing import Protocol
 
 import numpy as np
 
+from sonoran.models.config import ModelConfig
 from sonoran.types import FloatArray, IntArray
-from sonoran.weights.config import ModelConfig
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from sonoran import _native
 from sonoran.backends.base import Rows
 from sonoran.backends.placement import place_threads
+from sonoran.config import Precision
 from sonoran.errors import ConfigError, nearest
+from sonoran.models.config import ModelConfig
+from sonoran.models.source import ModelFile
+from sonoran.models.tensors import TensorInfo, dequantize
 from sonoran.types import FloatArray, IntArray
-from sonoran.weights.config import ModelConfig
-from sonoran.weights.source import ModelFile
-from sonoran.weights.tensors import TensorInfo, dequantize
-
-Quantize = Literal["bf16", "int8", "int4", "int3"]
-"""``int3`` is 3 bits for the feed-forward matrices, most of a model, and 4 for the others."""
 
 LoadProgress = Callable[[int, int], None]
 """Called with the bytes packed so far and the bytes in all."""
@@ -53,7 +51,7 @@ class NativeBackend:
         block_size: int = 16,
         threads: int | None = None,
         cores: tuple[int, ...] | None = None,
-        quantize: Quantize | None = None,
+        quantize: Precision | None = None,
         quantize_output: bool = False,
         instruction_set: str = "auto",
         progress: LoadProgress | None = None,
@@ -174,7 +172,7 @@ class NativeBackend:
         return self._decoder
 
 
-def packed_format(tensor: TensorInfo, quantize: Quantize | None, quantize_output: bool = False) -> str:
+def packed_format(tensor: TensorInfo, quantize: Precision | None, quantize_output: bool = False) -> str:
     """Format in which a matrix is kept: that of the file, or fewer bits if asked for and possible."""
     inputs = tensor.shape[1]
     wanted = tensor.dtype if quantize is None else _LOWERED[quantize]

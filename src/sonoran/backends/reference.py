@@ -10,10 +10,10 @@ import numpy as np
 from sonoran.backends.base import Rows
 from sonoran.backends.validation import check_rows, extra_slots, trunk_slots
 from sonoran.errors import ConfigError, NumericsError
+from sonoran.models.config import ModelConfig
+from sonoran.models.source import ModelFile
+from sonoran.models.tensors import dequantize
 from sonoran.types import FloatArray
-from sonoran.weights.config import ModelConfig
-from sonoran.weights.source import ModelFile
-from sonoran.weights.tensors import dequantize
 
 
 class ReferenceBackend:

@@ -185,7 +185,7 @@ def _rows(path: Path) -> Iterator[Any]:
 
 def _parquet_rows(path: Path) -> list[Any]:
     try:
-        from pyarrow import parquet  # type: ignore[import-not-found, import-untyped, unused-ignore]
+        from pyarrow import parquet
     except ImportError:
         raise ConfigError(
             "this set comes as a Parquet file, which takes pyarrow to read: install it "

@@ -100,7 +100,7 @@ def main() -> None:
         if setup["cores"] and hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(0, setup["cores"])
         begin = time.perf_counter()
-        import llama_cpp  # type: ignore[import-not-found, unused-ignore]
+        import llama_cpp
 
         worker = Worker(llama_cpp, setup)
         system = llama_cpp.llama_print_system_info().decode()

@@ -9,8 +9,8 @@ from typing import Any
 from sonoran.bench.decode import Run
 from sonoran.bench.peers import LlamaCpp
 from sonoran.config import COMMON_KEYS, METHOD_KEYS, SpeculativeConfig
-from sonoran.engine.llm import LLM
 from sonoran.errors import ConfigError, nearest
+from sonoran.llm import LLM
 from sonoran.sampling.params import SamplingParams
 
 METHODS: dict[str, str | None] = {

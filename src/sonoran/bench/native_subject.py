@@ -11,11 +11,12 @@ import numpy as np
 
 from sonoran import _native
 from sonoran.backends.base import Rows
-from sonoran.backends.native import NativeBackend, Quantize, kv_bytes_per_block
+from sonoran.backends.native import NativeBackend, kv_bytes_per_block
 from sonoran.bench.interleave import Clock
 from sonoran.bench.machine import resident_bytes
+from sonoran.config import Precision
+from sonoran.models.source import open_model
 from sonoran.types import IntArray
-from sonoran.weights.source import open_model
 
 BLOCK_SIZE = 16
 PREFILL_ROWS = 256  # rows of one pass over a prompt, as the engine has it by default
@@ -37,7 +38,7 @@ class NativeSubject:
         max_rows: int,
         threads: int | None = None,
         cores: tuple[int, ...] | None = None,
-        quantize: Quantize | None = None,
+        quantize: Precision | None = None,
         loading: Callable[[int, int], None] | None = None,
         clock: Clock = time.perf_counter,
     ) -> None:

@@ -14,16 +14,15 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sonoran.assemble import build_drafter, plan_memory
 from sonoran.backends.native import NativeBackend
 from sonoran.bench.lanes import Cores, Lane
 from sonoran.config import EngineConfig
+from sonoran.drafting.ssd import SsdDrafter
 from sonoran.engine.core import EngineCore
-from sonoran.engine.drafter_loading import build_drafter
-from sonoran.engine.drafters.base import Drafter
-from sonoran.engine.drafters.ssd import SsdDrafter
-from sonoran.engine.loading import plan_memory
-from sonoran.engine.opening import LoadProgress, OpenModel, Reporting, open_draft, open_with_tokenizer
+from sonoran.engine.drafter import Drafter
 from sonoran.engine.outputs import request_output
+from sonoran.models.opening import LoadProgress, OpenModel, Reporting, open_draft, open_with_tokenizer
 from sonoran.sampling.params import SamplingParams
 from sonoran.types import RequestOutput
 

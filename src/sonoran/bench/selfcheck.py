@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from sonoran.bench.interleave import Clock
-from sonoran.engine.llm import LLM
 from sonoran.errors import SonoranError
+from sonoran.llm import LLM
+from sonoran.models.cache import is_cached, model_path, tree_bytes, work_dir
+from sonoran.models.registry import MODELS, ModelEntry
 from sonoran.sampling.params import SamplingParams
-from sonoran.weights.cache import is_cached, model_path, tree_bytes, work_dir
-from sonoran.weights.registry import MODELS, ModelEntry
 
 PROMPT = "def add(a, b):"
 NEW_TOKENS = 4

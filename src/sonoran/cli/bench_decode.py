@@ -20,10 +20,10 @@ from sonoran.cli.bench_options import names, step_progress
 from sonoran.cli.common import command, err, out, print_json
 from sonoran.cli.engine import ContextOption, JsonOption, ModelOption, QuantizeOption, TokensOption, load
 from sonoran.config import parse_cores
-from sonoran.engine.llm import LLM
 from sonoran.errors import ConfigError
-from sonoran.weights.registry import DEFAULT_TARGET
-from sonoran.weights.source import resolve_model
+from sonoran.llm import LLM
+from sonoran.models.registry import DEFAULT_TARGET
+from sonoran.models.source import resolve_model
 
 EXAMPLES = (
     "Examples:  sonoran bench decode --modes ar,sd --dataset humaneval --data-dir prompts --cores 0  |  "

@@ -8,7 +8,6 @@ from typing import Annotated, Any, cast, get_args
 import typer
 from rich.table import Table
 
-from sonoran.backends.native import Quantize
 from sonoran.backends.placement import place_threads
 from sonoran.bench.forward import check_rows, context_tokens, measure
 from sonoran.bench.machine import describe_processor
@@ -17,10 +16,10 @@ from sonoran.bench.peers import LlamaCpp, check_peer
 from sonoran.cli.bench_options import numbers, step_progress
 from sonoran.cli.common import command, err, out, print_json
 from sonoran.cli.engine import JsonOption, ModelOption, QuantizeOption, load_progress
-from sonoran.config import parse_cores
+from sonoran.config import Precision, parse_cores
 from sonoran.errors import ConfigError, nearest
-from sonoran.weights.registry import DEFAULT_TARGET
-from sonoran.weights.source import open_model, resolve_model
+from sonoran.models.registry import DEFAULT_TARGET
+from sonoran.models.source import open_model, resolve_model
 
 EXAMPLES = (
     "Examples:  sonoran bench forward --rows 1,2,4,6,8,16 --context 256 --cores 0  |  "
@@ -55,8 +54,8 @@ def forward(
     """Time passes of several rows over one context; report bandwidth, prefill and, if asked, a peer."""
     counts = check_rows(numbers("--rows", rows))
     placements = place(numbers("--threads", threads) if threads else None, parse_cores(cores))
-    if quantize is not None and quantize not in get_args(Quantize):
-        raise ConfigError(f"unknown --quantize {quantize!r}{nearest(quantize, get_args(Quantize))}")
+    if quantize is not None and quantize not in get_args(Precision):
+        raise ConfigError(f"unknown --quantize {quantize!r}{nearest(quantize, get_args(Precision))}")
     if peer is not None:
         check_peer(peer)
     elif peer_python is not None:
@@ -74,7 +73,7 @@ def forward(
                     max_rows=max(counts),
                     threads=count,
                     cores=places,
-                    quantize=cast("Quantize | None", quantize),
+                    quantize=cast("Precision | None", quantize),
                     loading=reporting.loading(file),
                 )
                 stack.callback(own.close)

@@ -8,11 +8,6 @@ from typing import Annotated, Any, Literal, cast
 import typer
 
 from sonoran.bench.datasets import DATASETS, load_prompts
-from sonoran.calibrate import store
-from sonoran.calibrate.measure import Settings, measure
-from sonoran.calibrate.placements import Workload
-from sonoran.calibrate.profile import Profile
-from sonoran.calibrate.prompts import BUILT_IN, built_in_prompts, prompts_from_file
 from sonoran.cli.calibrate_options import (
     DraftPrecision,
     DraftVocab,
@@ -29,7 +24,11 @@ from sonoran.cli.common import command, out, print_json
 from sonoran.cli.engine import JsonOption
 from sonoran.cli.plan_files import suffix, write
 from sonoran.errors import ConfigError, nearest
-from sonoran.weights.registry import DEFAULT_TARGET
+from sonoran.models.registry import DEFAULT_TARGET
+from sonoran.planning.profile.measure import Settings, measure
+from sonoran.planning.profile.predict import Workload
+from sonoran.planning.profile.profile import Profile, load_profiles, save_profile
+from sonoran.planning.profile.reading import BUILT_IN, built_in_prompts, prompts_from_file
 
 app = typer.Typer(
     help="Measure this machine and a pair of models; from then on mode auto knows what is fastest."
@@ -87,7 +86,7 @@ def calibrate(
             prompts_name=prompts,
             progress=progress,
         )
-    path = store.save(profile)
+    path = save_profile(profile)
     if json:
         print_json({**profile.summary(), "path": str(path), "choices": choices(profile)})
         return
@@ -111,7 +110,7 @@ def show(
 ) -> None:
     """Show what was measured, and what is fastest for common workloads."""
     if every:
-        profiles = store.load_all()
+        profiles = load_profiles()
         if json:
             print_json([profile.summary() for profile in profiles])
             return
@@ -168,7 +167,7 @@ def explain(
         pair, profile, workload, draft=draft, target=target, top=top, verify_count=verify
     )
     if plot is not None:
-        from sonoran.calibrate.plot import render_plot
+        from sonoran.planning.profile.plot import render_plot
 
         drawing = render_plot(profile, workload, answer.predictions, cast(Literal["svg", "png"], form))
         write(plot, drawing)

@@ -5,20 +5,24 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from sonoran.calibrate import store
-from sonoran.calibrate.advice import Advice, advise, draft_size
-from sonoran.calibrate.choose import Choice, choose
-from sonoran.calibrate.configuration import can_run, engine_options
-from sonoran.calibrate.pair import Pair
-from sonoran.calibrate.placements import Workload, nearest_acceptance
-from sonoran.calibrate.predict import Prediction, predict_all
-from sonoran.calibrate.profile import Profile, Verified
-from sonoran.calibrate.prompts import built_in_prompts
-from sonoran.calibrate.verify import verify
 from sonoran.cli.common import err
 from sonoran.cli.engine import load
-from sonoran.engine.llm import LLM
-from sonoran.planner.ssd import HiddenDrafting
+from sonoran.llm import LLM
+from sonoran.planning.profile.choose import (
+    Advice,
+    Choice,
+    advise,
+    can_run,
+    choose,
+    draft_size,
+    engine_options,
+)
+from sonoran.planning.profile.pair import Pair
+from sonoran.planning.profile.predict import Prediction, Workload, nearest_acceptance, predict_all
+from sonoran.planning.profile.profile import Profile, Verified, save_profile
+from sonoran.planning.profile.reading import built_in_prompts
+from sonoran.planning.profile.verify import verify
+from sonoran.planning.scaling.costs import HiddenDrafting
 
 DEFAULT_TEXT = 96
 """Tokens per prompt where nothing was read along."""
@@ -96,7 +100,7 @@ def explain_workload(
             max_tokens=text_length(profile, workload),
         )
         kept = [v for v in profile.verified if v.label not in {w.label for w in answer.verified}]
-        store.save(replace(profile, verified=(*kept, *answer.verified)))
+        save_profile(replace(profile, verified=(*kept, *answer.verified)))
     return answer
 
 

@@ -11,14 +11,13 @@ from rich.console import Console
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
 
-from sonoran.calibrate import store
-from sonoran.calibrate.pair import Pair, open_pair
-from sonoran.calibrate.profile import Profile
-from sonoran.calibrate.timing import Progress
 from sonoran.cli.common import err
 from sonoran.cli.engine import load_progress
 from sonoran.config import DraftQuantize, Quantize, parse_cores
 from sonoran.errors import ConfigError, PlanError, nearest
+from sonoran.planning.profile.pair import Pair, open_pair
+from sonoran.planning.profile.passes import Progress
+from sonoran.planning.profile.profile import Profile, load_profile
 
 TargetOption = Annotated[
     str, typer.Option("--target", "-m", help="Target: a name, a GGUF file, a directory.")
@@ -44,7 +43,7 @@ DraftVocab = Annotated[
 
 def stored(pair: Pair) -> Profile:
     """Return the profile of a pair. Raises PlanError when there is none."""
-    profile = store.load(pair.key)
+    profile = load_profile(pair.key)
     if profile is None:
         draft = pair.key.draft.name if pair.key.draft else "no draft"
         raise PlanError(

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from sonoran.calibrate.choose import choose
-from sonoran.calibrate.placements import Workload
-from sonoran.calibrate.predict import predict_all
-from sonoran.calibrate.profile import Profile
-from sonoran.calibrate.replay import replay_lengths
 from sonoran.cli.common import out
+from sonoran.planning.profile.choose import choose
+from sonoran.planning.profile.predict import Workload, predict_all
+from sonoran.planning.profile.profile import Profile
+from sonoran.planning.profile.replay import replay_lengths
 
 if TYPE_CHECKING:
     from sonoran.cli.calibrate_explain import Explanation
+
 
 BATCHES = (1, 8)
 

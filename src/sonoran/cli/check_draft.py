@@ -10,8 +10,8 @@ from rich.table import Table
 
 from sonoran.cli.common import command, out, print_json
 from sonoran.cli.engine import JsonOption, load_progress
-from sonoran.engine.opening import OpenModel, open_with_tokenizer
-from sonoran.tokenization.compatibility import CompatibilityReport, compare
+from sonoran.models.opening import OpenModel, open_with_tokenizer
+from sonoran.models.tokenizer.compatibility import CompatibilityReport, compare
 
 EXAMPLES = (
     "Examples:  sonoran check-draft qwen2.5-coder-1.5b-instruct qwen2.5-coder-0.5b-instruct  |  "

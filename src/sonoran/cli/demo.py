@@ -18,10 +18,10 @@ from sonoran.bench.lanes import Lane, plan_lanes
 from sonoran.bench.race import Progress, Race, Show, summary
 from sonoran.cli.common import command, err, out, print_json
 from sonoran.cli.engine import JsonOption, ModelOption, load_progress
-from sonoran.engine.opening import LoadProgress
 from sonoran.errors import ConfigError
+from sonoran.models.opening import LoadProgress
+from sonoran.models.registry import DEFAULT_TARGET
 from sonoran.sampling.params import SamplingParams
-from sonoran.weights.registry import DEFAULT_TARGET
 
 PROMPT = "Write a Python function that merges two sorted lists, and explain it in two sentences."
 EXAMPLES = (

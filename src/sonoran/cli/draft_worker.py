@@ -14,15 +14,15 @@ import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
 from sonoran.cli.common import command, err, out, print_json
-from sonoran.draftworker.child import pin_process
-from sonoran.draftworker.keys import keygen, load_keys
-from sonoran.draftworker.loading import load_draft_model
-from sonoran.draftworker.options import DEFAULT_KV_BLOCKS, DEFAULT_MAX_ROWS, WorkerOptions
-from sonoran.draftworker.server import serve
-from sonoran.draftworker.service import draft_service
-from sonoran.draftworker.transport import DEFAULT_HEARTBEAT_S, check_address
+from sonoran.config import DEFAULT_KV_BLOCKS, DEFAULT_MAX_ROWS, WorkerOptions
 from sonoran.errors import ConfigError
-from sonoran.weights.registry import DEFAULT_DRAFT
+from sonoran.models.registry import DEFAULT_DRAFT
+from sonoran.ssd.model import load_draft_model
+from sonoran.worker.__main__ import pin_process
+from sonoran.worker.keys import keygen, load_keys
+from sonoran.worker.server import serve
+from sonoran.worker.session import draft_service
+from sonoran.worker.transport import DEFAULT_HEARTBEAT_S, check_address
 
 EXAMPLES = (
     "Examples:  sonoran draft-worker --bind tcp://127.0.0.1:5757 --cores 1  |  "

@@ -12,8 +12,8 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
 from sonoran.cli.common import err
 from sonoran.cli.pulling import pull_progress
-from sonoran.engine.llm import LLM
-from sonoran.engine.opening import Reporting
+from sonoran.llm import LLM
+from sonoran.models.opening import Reporting
 
 MODEL = "Model: a known name (sonoran models list), a GGUF file, or a model directory."
 DRAFT = "What drafts: none, auto (the default draft), ngram, or a model."

@@ -31,11 +31,11 @@ from sonoran.cli.speculation import (
     SaguaroOption,
     speculative_config,
 )
-from sonoran.engine.llm import LLM
 from sonoran.errors import ConfigError
+from sonoran.llm import LLM
+from sonoran.models.registry import DEFAULT_TARGET
 from sonoran.sampling.params import SamplingParams
 from sonoran.types import RequestOutput
-from sonoran.weights.registry import DEFAULT_TARGET
 
 EXAMPLES = (
     'Examples:  sonoran generate "Reverse a list in Python"  |  '

@@ -11,9 +11,9 @@ from rich.table import Table
 from sonoran.cli.common import command, err, out, print_json
 from sonoran.cli.pulling import pull_progress
 from sonoran.errors import ConfigError, DownloadError
-from sonoran.weights.cache import cache_dir, file_sha256, is_cached, model_path, tree_bytes, work_dir
-from sonoran.weights.download import pull, remove
-from sonoran.weights.registry import DEFAULT_DRAFT, DEFAULT_TARGET, MODELS, ModelEntry, find_entry
+from sonoran.models.cache import cache_dir, file_sha256, is_cached, model_path, tree_bytes, work_dir
+from sonoran.models.download import pull, remove
+from sonoran.models.registry import DEFAULT_DRAFT, DEFAULT_TARGET, MODELS, ModelEntry, find_entry
 
 ROLES = {DEFAULT_TARGET: "default target", DEFAULT_DRAFT: "default draft"}
 

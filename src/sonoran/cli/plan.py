@@ -75,8 +75,8 @@ def plan_command(
     """Which draft for this target, how long a draft, what throughput, and how sure is that?"""
     if context.invoked_subcommand is not None:
         return
-    from sonoran.planner import plan
-    from sonoran.planner.checks import parse_count
+    from sonoran.planning.scaling import plan
+    from sonoran.planning.scaling.laws import parse_count
 
     # Wrong file names are cheaper to hear of before the work than after it.
     form = suffix(plot, ("svg", "png"), "--plot")
@@ -97,12 +97,12 @@ def plan_command(
         seed=seed,
     )
     if plot is not None:
-        from sonoran.planner.plot import render_plot
+        from sonoran.planning.scaling.plot import render_plot
 
         drawing = render_plot(answer, laws=chosen, cost=cost, form=cast(Literal["svg", "png"], form))
         write(plot, drawing)
     if report is not None:
-        from sonoran.planner.report import render_report
+        from sonoran.planning.scaling.report import render_report
 
         write(report, render_report(answer, laws=chosen, cost=cost).encode("utf-8"))
     if json:
@@ -124,8 +124,8 @@ def reproduce(
 ) -> None:
     """Compute the published tables again and show published, computed and difference."""
     from sonoran.cli.plan_text import table_text
-    from sonoran.planner.reproduction import CORRECTIONS, TABLES
-    from sonoran.planner.reproduction import reproduce as compute
+    from sonoran.planning.scaling.reproduction import CORRECTIONS, TABLES
+    from sonoran.planning.scaling.reproduction import reproduce as compute
 
     tables = [compute(number) for number in (TABLES if table is None else (table,))]
     if json and table is not None:
@@ -155,9 +155,9 @@ def fit(
 ) -> None:
     """Fit the acceptance plane to your own measurements and write a laws file for `plan --laws`."""
     from sonoran.cli.plan_text import fit_text
-    from sonoran.planner.laws import BESIROGLU, parse_loss_law
-    from sonoran.planner.lawset import fit_measurements, fit_warnings, laws_from_fit, laws_to_dict
-    from sonoran.planner.measurements import parse_measurements
+    from sonoran.planning.scaling.laws import BESIROGLU, parse_loss_law
+    from sonoran.planning.scaling.lawset import fit_measurements, fit_warnings, laws_from_fit, laws_to_dict
+    from sonoran.planning.scaling.measurements import parse_measurements
 
     form = suffix(measurements, ("csv", "json"), "measurements")
     path = output or Path(f"{measurements.stem}.laws.json")

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 from sonoran.errors import PlanError, nearest
 
 if TYPE_CHECKING:
-    from sonoran.planner import Candidate, CostModel, Laws
+    from sonoran.planning.scaling import Candidate, CostModel, Laws
 
 
 def read_laws(path: Path | None, loss: str | None) -> Laws:
     """Laws from a file or the published ones, with another loss law if asked."""
-    from sonoran.planner import laws_from_json, published_laws
-    from sonoran.planner.laws import parse_loss_law
+    from sonoran.planning.scaling import laws_from_json, published_laws
+    from sonoran.planning.scaling.laws import parse_loss_law
 
     found = published_laws() if path is None else laws_from_json(read(path, "laws"))
     return found if loss is None else dataclasses.replace(found, loss=parse_loss_law(loss))
@@ -24,7 +24,7 @@ def read_laws(path: Path | None, loss: str | None) -> Laws:
 
 def read_cost(latencies: Path | None, slope: float, floor: float, factor: float) -> CostModel:
     """Cost model from measured latencies, or from the three shares."""
-    from sonoran.planner import ParameterCost, measured_cost_from_dict
+    from sonoran.planning.scaling import ParameterCost, measured_cost_from_dict
 
     if latencies is None:
         return ParameterCost(slope, floor, factor)
@@ -40,8 +40,8 @@ def read_cost(latencies: Path | None, slope: float, floor: float, factor: float)
 
 def read_candidates(given: str) -> list[Candidate]:
     """Candidates from a JSON file or from names with commas."""
-    from sonoran.planner import find_model, parse_candidates
-    from sonoran.planner.candidates import candidate_of
+    from sonoran.planning.scaling import find_model, parse_candidates
+    from sonoran.planning.scaling.candidates import candidate_of
 
     if given.lower().endswith(".json"):
         return parse_candidates(read(Path(given), "candidates"))

@@ -10,10 +10,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from sonoran.planner.answer import Optimum, Plan
-from sonoran.planner.notes import size
-from sonoran.planner.reproduction import Table as Reproduced
-from sonoran.planner.ssd import HiddenDrafting
+from sonoran.planning.scaling.costs import HiddenDrafting
+from sonoran.planning.scaling.planning import Optimum, Plan, size
+from sonoran.planning.scaling.reproduction import Table as Reproduced
 
 
 def plan_text(answer: Plan) -> Group:

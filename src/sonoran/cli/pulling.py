@@ -17,7 +17,7 @@ from rich.progress import (
 from rich.progress import Progress as Bars
 
 from sonoran.cli.common import err
-from sonoran.weights.download import Progress, PullEvent
+from sonoran.models.download import Progress, PullEvent
 
 LABELS = {
     "waiting": "another process fetches it",

@@ -9,8 +9,15 @@ from rich.table import Table
 
 from sonoran.cli.common import command, err, out, print_json
 from sonoran.errors import PlanError
-from sonoran.simulate.comparison import Comparison, ScenarioResult, compare, to_document
-from sonoran.simulate.presets import PRESETS, Preset, load_preset
+from sonoran.planning.rounds.presets import (
+    PRESETS,
+    Comparison,
+    Preset,
+    ScenarioResult,
+    compare,
+    load_preset,
+    to_document,
+)
 
 EXAMPLES = (
     "Examples:  sonoran simulate --preset llama-70b  |  sonoran simulate --preset qwen-32b --json  |  "

@@ -19,11 +19,10 @@ from sonoran.cli.speculation import (
     KeyFileOption,
     speculative_config,
 )
+from sonoran.engine.trace import Span, chrome_trace
 from sonoran.errors import ConfigError
+from sonoran.models.registry import DEFAULT_TARGET
 from sonoran.sampling.params import SamplingParams
-from sonoran.trace.chrome import chrome_trace
-from sonoran.trace.spans import Span
-from sonoran.weights.registry import DEFAULT_TARGET
 
 EXAMPLES = (
     'Examples:  sonoran trace "Reverse a list in Python" --out trace.json  |  '

@@ -1,102 +1,64 @@
-"""N-gram drafter: propose what followed the longest suffix that occurred before.
-
-It looks in the prompt and in the generated text alike (prompt lookup, suffix decoding), costs a few
-dictionary lookups per token and no model pass. Its tokens are chosen without chance, so each has a
-point-mass law.
-"""
+"""N-grams of a sequence's own text behind the engine's protocol: no model, no memory but the text."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Literal, get_args
+from collections.abc import Sequence
+from typing import Any
 
-from sonoran.drafting.ngram_index import ROOT, NgramIndex
-from sonoran.errors import ConfigError, nearest
+from sonoran.engine.drafter import DraftRequest
 from sonoran.sampling.proposals import Speculation
-
-Continuation = Literal["recent", "frequent"]
-CONTINUATIONS: tuple[Continuation, ...] = get_args(Continuation)
+from sonoran.ssd.ngram import NgramIndex
 
 
 class NgramDrafter:
-    """Drafts for one sequence from its own tokens.
+    """Prompt lookup and suffix matching for many sequences; each has an index that grows with its text."""
 
-    ``min_n`` and ``max_n`` bound the length of the suffix that must occur earlier. ``recent`` copies what
-    followed its latest earlier occurrence, running on into its own copy where the text ends; ``frequent``
-    takes, token by token, what followed the longest known suffix most often. ``extend`` and ``truncate``
-    follow the sequence at O(max_n) per token. Raises ConfigError.
-    """
-
-    def __init__(
-        self,
-        tokens: Iterable[int] = (),
-        *,
-        min_n: int = 2,
-        max_n: int = 5,
-        continuation: Continuation = "recent",
-    ) -> None:
-        if not 1 <= min_n <= max_n:
-            raise ConfigError(f"n-gram sizes need 1 <= min_n <= max_n, got {min_n!r} and {max_n!r}")
-        if continuation not in CONTINUATIONS:
-            raise ConfigError(
-                f"unknown continuation {continuation!r}{nearest(str(continuation), CONTINUATIONS)}"
-            )
-        self.min_n, self.max_n, self.continuation = min_n, max_n, continuation
-        # What follows a suffix of max_n tokens is an n-gram of one token more.
-        self._index = NgramIndex(max_n + (continuation == "frequent"))
-        self._index.extend(tokens)
-
-    def __len__(self) -> int:
-        return len(self._index)
+    def __init__(self, *, min_n: int = 2, max_n: int = 5) -> None:
+        self._min_n, self._max_n = min_n, max_n
+        self._indexes: dict[int, NgramIndex] = {}
+        self._proposals = 0
+        self._empty = 0
 
     @property
-    def tokens(self) -> Sequence[int]:
-        """The tokens that the drafter knows."""
-        return self._index.tokens
+    def max_context(self) -> int | None:
+        """Return None: n-grams see everything."""
+        return None
 
-    def extend(self, tokens: Iterable[int]) -> None:
-        """Append emitted tokens."""
-        self._index.extend(tokens)
+    def admit(self, request: DraftRequest) -> None:
+        """Do nothing: a prompt is indexed when the first proposal is wanted."""
 
-    def truncate(self, length: int) -> None:
-        """Roll back to the first ``length`` tokens. Raises ConfigError when there are fewer."""
-        self._index.truncate(length)
+    def propose(self, requests: Sequence[DraftRequest]) -> list[Speculation]:
+        """Return what followed the longest suffix that occurred before, or nothing."""
+        return [self._propose(request) for request in requests]
 
-    def propose(self, num_tokens: int) -> Speculation:
-        """Return up to ``num_tokens`` tokens to follow, none if no suffix of ``min_n`` is known."""
-        drafted = self._recent(num_tokens) if self.continuation == "recent" else self._frequent(num_tokens)
-        return Speculation.chosen(drafted)
+    def release(self, sequence_id: int) -> None:
+        """Forget a sequence."""
+        self._indexes.pop(sequence_id, None)
 
-    def _recent(self, num_tokens: int) -> list[int]:
-        index = self._index
-        for n in range(min(self.max_n, len(index)), self.min_n - 1, -1):
-            end = index.previous_end(n)
-            if end >= 0:
-                known, period = index.tokens, len(index) - 1 - end
-                return [known[end + 1 + i % period] for i in range(num_tokens)]
-        return []
+    def reset(self) -> None:
+        """Forget every sequence."""
+        self._indexes.clear()
 
-    def _frequent(self, num_tokens: int) -> list[int]:
-        drafted: list[int] = []
-        suffixes: Sequence[int] = self._index.suffixes()
-        while len(drafted) < num_tokens:
-            token = self._most_frequent(suffixes)
-            if token < 0:
-                break
-            drafted.append(token)
-            # Suffixes of text and draft together; a longer one that never occurred ends the list.
-            grown = []
-            for parent in (ROOT, *suffixes[: self.max_n - 1]):
-                node = self._index.child(parent, token)
-                if node < 0:
-                    break
-                grown.append(node)
-            suffixes = grown
-        return drafted
+    def check_invariants(self) -> None:
+        """Raise RuntimeError when sequences are left that were never released."""
+        if self._indexes:
+            raise RuntimeError(f"the n-gram drafter still holds sequences {sorted(self._indexes)}")
 
-    def _most_frequent(self, suffixes: Sequence[int]) -> int:
-        for n in range(min(self.max_n, len(suffixes)), self.min_n - 1, -1):
-            token = self._index.best_continuation(suffixes[n - 1])
-            if token >= 0:
-                return token
-        return -1
+    def stats(self) -> dict[str, Any]:
+        """Return how often something was looked up, and how often nothing was found."""
+        return {"num_proposals": self._proposals, "num_empty": self._empty}
+
+    def close(self) -> None:
+        """Forget everything."""
+        self.reset()
+
+    def _propose(self, request: DraftRequest) -> Speculation:
+        index = self._indexes.get(request.sequence_id)
+        if index is None:
+            index = NgramIndex(min_n=self._min_n, max_n=self._max_n)
+            self._indexes[request.sequence_id] = index
+        index.extend(request.tokens[len(index) :])
+        speculation = index.propose(request.wanted)
+        self._proposals += 1
+        self._empty += not speculation.tokens
+        return speculation

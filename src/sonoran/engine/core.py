@@ -7,20 +7,17 @@ from collections.abc import Sequence as Seq
 from typing import Any
 
 from sonoran.backends.base import Backend
-from sonoran.engine.accounting import count_round
-from sonoran.engine.drafters.base import Drafter
-from sonoran.engine.intake import Intake, Limits, TextTokens
-from sonoran.engine.round import draft_request, run_round
+from sonoran.engine.drafter import Drafter
+from sonoran.engine.kv import KVMemory
+from sonoran.engine.round import count_round, draft_request, record_round, run_round
 from sonoran.engine.scheduler import Scheduler, Work
-from sonoran.engine.sequence import Request, Sequence
+from sonoran.engine.sequence import Intake, Limits, Request, Sequence, TextTokens
 from sonoran.engine.stats import EngineStats
-from sonoran.engine.timeline import record_round
+from sonoran.engine.trace import SpanLog
 from sonoran.errors import ConfigError, SonoranError
-from sonoran.kv.memory import KVMemory
 from sonoran.sampling.params import SamplingParams, VerificationRule
 from sonoran.sampling.proposals import Speculation
 from sonoran.sampling.verification import Verified
-from sonoran.trace.spans import SpanLog
 from sonoran.types import Outcome
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from sonoran.engine.cache_stats import CacheStats
 from sonoran.engine.sequence import Request, Sequence
-from sonoran.engine.stats import SpeculationStats, Times
+from sonoran.engine.stats import CacheStats, SpeculationStats, Times
 from sonoran.types import CompletionOutput, RequestOutput
 
 

@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from sonoran.backends.base import Backend
-from sonoran.engine.drafters.base import CachingDrafter, Drafter, DraftRequest, DraftRound
-from sonoran.engine.rows import trunk_rows
+from sonoran.backends.rows import TrunkPart, trunk_rows
+from sonoran.engine.drafter import CachingDrafter, Drafter, DraftRequest, DraftRound
 from sonoran.engine.scheduler import Work
-from sonoran.engine.stats import Times
+from sonoran.engine.stats import EngineStats, Times
+from sonoran.engine.trace import SpanLog
 from sonoran.errors import SonoranError
 from sonoran.sampling.proposals import EMPTY, Speculation
 from sonoran.sampling.verification import Verified, verify
@@ -55,8 +56,7 @@ def run_round(
     speculations = propose(works, drafter)
     drafted = time.perf_counter()
     rows = trunk_rows(
-        [_span(work, speculation) for work, speculation in zip(works, speculations, strict=True)],
-        [work.sequence.table.blocks for work in works],
+        [_trunk_part(work, speculation) for work, speculation in zip(works, speculations, strict=True)],
         target.block_size,
     )
     packed = time.perf_counter()
@@ -112,12 +112,13 @@ def draft_request(work: Work) -> DraftRequest:
     )
 
 
-def _span(work: Work, speculation: Speculation) -> tuple[list[int], int, int]:
+def _trunk_part(work: Work, speculation: Speculation) -> TrunkPart:
     sequence = work.sequence
-    ids = sequence.tokens[sequence.computed : sequence.computed + work.count]
+    tokens, start, table = sequence.tokens, sequence.computed, sequence.table.blocks
+    span = tokens[start : start + work.count]
     if not work.reaches_end:
-        return ids, sequence.computed, 0
-    return [*ids, *speculation.tokens], sequence.computed, 1 + len(speculation)
+        return TrunkPart(span, start, 0, table)
+    return TrunkPart([*span, *speculation.tokens], start, 1 + len(speculation), table)
 
 
 def _verify(
@@ -137,3 +138,43 @@ def _verify(
         )
     except SonoranError as error:
         return error
+
+
+def count_round(
+    totals: EngineStats, works: Sequence[Work], result: RoundResult, emitted: Sequence[int], rest_s: float
+) -> None:
+    """Count a round; `emitted` tokens are left of each work, `rest_s` was spent beside `run_round`."""
+    result.times.rest += rest_s
+    totals.times.add(result.times)
+    totals.num_rounds += 1
+    totals.num_rows += result.num_rows
+    for work in works:
+        work.sequence.stats.times.add(result.times)
+        work.sequence.stats.num_rounds += 1
+    if result.draft is None:
+        return
+    length = result.times.total
+    totals.cache.record_round(result.draft, length)
+    for work, kept in zip(works, emitted, strict=True):
+        cache = work.sequence.stats.cache
+        if work.speculate > 0:
+            cache.record_round(result.draft, length)
+        answer = result.draft.answers.get(work.sequence.id)
+        if answer is not None and kept:
+            for counters in (cache, totals.cache):
+                counters.record_answer(answer, kept)
+
+
+def record_round(
+    log: SpanLog, begin_s: float, end_s: float, result: RoundResult, emitted: Sequence[int]
+) -> None:
+    """Add a round that lasted from `begin_s` to `end_s` and left so many new tokens of each sequence in it."""
+    marks, draft = result.marks, result.draft
+    origins = [answer.origin for answer in draft.answers.values()] if draft is not None else []
+    log.add("round", begin_s, end_s, emitted=list(emitted), origins=origins)
+    log.add("schedule", begin_s, marks.begin)
+    # Asking a worker is waiting for it; a drafter in this process works meanwhile.
+    log.add("draft wait" if draft is not None else "draft", marks.begin, marks.drafted)
+    log.add("forward", marks.packed, marks.ran, rows=result.num_rows)
+    log.add("sampling", marks.ran, marks.sampled)
+    log.add("rest", marks.sampled, end_s)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
+from sonoran.engine.kv import KVMemory
 from sonoran.engine.sequence import Sequence
-from sonoran.kv.memory import KVMemory
 
 
 @dataclass(slots=True)

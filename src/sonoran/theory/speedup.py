@@ -8,9 +8,145 @@ emits one token per pass. ``tokens_*`` are expected tokens of a round, accepted 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from sonoran.errors import PlanError
-from sonoran.theory.checks import non_negative, probability, tokens
+
+
+def probability(name: str, value: float) -> float:
+    """Return ``value`` if it lies in [0, 1]; otherwise raise PlanError with the nearest valid value."""
+    if not 0.0 <= value <= 1.0:
+        raise PlanError(f"{name} is a probability, got {value!r}; nearest valid value: {_clamp(value, 1.0)}")
+    return float(value)
+
+
+def non_negative(name: str, value: float) -> float:
+    """Return ``value`` if it is finite and >= 0; otherwise raise PlanError."""
+    if not (math.isfinite(value) and value >= 0.0):
+        raise PlanError(f"{name} must be finite and >= 0, got {value!r}; nearest valid value: 0")
+    return float(value)
+
+
+def tokens(name: str, value: float) -> float:
+    """Return ``value`` if it can be tokens per round (finite, >= 1: the bonus token always comes)."""
+    if not (math.isfinite(value) and value >= 1.0):
+        raise PlanError(f"{name} counts the bonus token, so it is at least 1; got {value!r}")
+    return float(value)
+
+
+def lookahead(value: int) -> int:
+    """Return ``value`` if it is a valid K (an integer >= 0); otherwise raise PlanError."""
+    if isinstance(value, bool) or value != int(value) or value < 0:
+        raise PlanError(f"the number of speculative tokens must be an integer >= 0, got {value!r}")
+    return int(value)
+
+
+def _clamp(value: float, upper: float) -> float:
+    return 0.0 if not value > 0.0 else min(value, upper)
+
+
+def hit_rate_after(rounds: int, after_primary: float, after_backup: float) -> float:
+    """Return the hit probability ``rounds`` rounds after one with hit probability ``after_primary`` (Eq. 1).
+
+    ``after_primary`` and ``after_backup`` are the hit probabilities given the origin of the speculation
+    that was verified. Raises PlanError.
+    """
+    if rounds < 0:
+        raise PlanError(f"rounds must be >= 0, got {rounds!r}; nearest valid value: 0")
+    p, b = probability("after_primary", after_primary), probability("after_backup", after_backup)
+    d = p - b
+    # Geometric sum; d = 1 means (1, 0): once hit, always hit.
+    weight = float(rounds) if d == 1.0 else (1.0 - d**rounds) / (1.0 - d)
+    return float(p * d**rounds + b * weight)
+
+
+def hit_rate_limit(after_primary: float, after_backup: float) -> float:
+    """Return the long-run hit rate ``p_b / (1 + p_b - p_p)`` (Eq. 1). Raises PlanError.
+
+    With (1, 0) the first round decides; it starts from the primary, so the answer is 1.
+    """
+    p, b = probability("after_primary", after_primary), probability("after_backup", after_backup)
+    if p == 1.0 and b == 0.0:
+        return 1.0
+    return b / (1.0 + b - p)
+
+
+def break_even_hit_rate(
+    sd_latency: float, tokens_hit: float, tokens_sd: float, tokens_miss: float | None = None
+) -> float:
+    """Return the hit rate above which SSD beats SD, for a hidden draft and a free backup.
+
+    Solves ``p E_hit + (1 - p) E_miss = E_SD / (1 + T_SD)``. Without ``tokens_miss`` missed rounds count for
+    nothing, and with ``tokens_hit == tokens_sd`` that is the renewal rule ``1 / (1 + T_SD)``. 0 when SSD
+    always wins; a value above 1 when no hit rate is enough. Raises PlanError.
+    """
+    hit, sd = tokens("tokens_hit", tokens_hit), tokens("tokens_sd", tokens_sd)
+    miss = 0.0 if tokens_miss is None else tokens("tokens_miss", tokens_miss)
+    needed = sd / (1.0 + non_negative("sd_latency", sd_latency))
+    if miss >= needed:
+        return 0.0
+    if hit <= miss:
+        raise PlanError(f"tokens_hit ({hit!r}) must exceed tokens_miss ({miss!r}) for a break-even to exist")
+    return (needed - miss) / (hit - miss)
+
+
+def tokens_per_round(acceptance: float, num_speculative_tokens: int) -> float:
+    """Return the expected tokens of a round, bonus included, under a constant acceptance rate a.
+
+    ``(1 - a^(K+1)) / (1 - a)`` (Leviathan et al.), K + 1 for a = 1. Raises PlanError.
+    """
+    a, k = probability("acceptance", acceptance), lookahead(num_speculative_tokens)
+    return math.fsum(a**i for i in range(k + 1))
+
+
+def tokens_from_lengths(lengths: Sequence[float]) -> float:
+    """Return the mean tokens of a round from a histogram of accepted lengths 0..K (counts or probabilities).
+
+    Raises PlanError for an empty or negative histogram.
+    """
+    total = math.fsum(lengths)
+    if not lengths or total <= 0.0 or min(lengths) < 0.0:
+        raise PlanError(
+            f"accepted-length histogram must be non-negative with a positive sum, got {list(lengths)!r}"
+        )
+    return math.fsum((k + 1) * x for k, x in enumerate(lengths)) / total
+
+
+def draft_round_time(
+    service: float, trunk_pass: float, tree_step: float, num_speculative_tokens: int
+) -> float:
+    """Return the time of a draft round: answering, the trunk pass, then K tree steps.
+
+    Any one unit. Raises PlanError.
+    """
+    k = lookahead(num_speculative_tokens)
+    fixed = non_negative("service", service) + non_negative("trunk_pass", trunk_pass)
+    return fixed + k * non_negative("tree_step", tree_step)
+
+
+def is_hidden(draft_time: float, verification_time: float, handshake: float = 0.0) -> bool:
+    """Return whether drafting ends before verification does: ``T_draft <= T_verify + handshake``.
+
+    Raises PlanError.
+    """
+    window = non_negative("verification_time", verification_time) + non_negative("handshake", handshake)
+    return non_negative("draft_time", draft_time) <= window
+
+
+def longest_hidden_lookahead(
+    verification_time: float, service: float, trunk_pass: float, tree_step: float, limit: int = 64
+) -> int:
+    """Return the largest K <= ``limit`` whose draft round fits into ``verification_time``; 0 if none does.
+
+    Raises PlanError.
+    """
+    room = non_negative("verification_time", verification_time) - draft_round_time(
+        service, trunk_pass, 0.0, 0
+    )
+    step = non_negative("tree_step", tree_step)
+    if room < 0.0:
+        return 0
+    return limit if step == 0.0 or room >= step * limit else int(room // step)
 
 
 def sd_speedup(tokens_sd: float, draft_latency: float) -> float:

@@ -1,0 +1,216 @@
+"""From names and configurations to an engine with its models in memory."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+from sonoran.backends.native import NativeBackend, kv_bytes_per_block
+from sonoran.backends.placement import split_cores
+from sonoran.backends.vocabulary import make_vocabulary
+from sonoran.config import EngineConfig, SpeculationSettings, SpeculativeConfig, WorkerOptions
+from sonoran.drafting.model import ModelDrafter
+from sonoran.drafting.ngram import NgramDrafter
+from sonoran.drafting.ssd import SsdDrafter
+from sonoran.engine.core import EngineCore
+from sonoran.engine.drafter import Drafter
+from sonoran.errors import ConfigError
+from sonoran.models.config import ModelConfig
+from sonoran.models.opening import OpenModel, Reporting, open_draft, open_with_tokenizer
+from sonoran.models.registry import draft_precision
+from sonoran.models.tokenizer.tokenizer import Tokenizer
+from sonoran.ssd.budget import LARGEST_BUDGET
+from sonoran.ssd.messages import PROTOCOL_VERSION, Hello
+from sonoran.worker.client import WorkerClient
+from sonoran.worker.connection import Remote
+from sonoran.worker.keys import load_keys
+from sonoran.worker.process import Local
+
+log = logging.getLogger(__name__)
+
+
+def separate_cores(
+    config: EngineConfig, speculative: SpeculativeConfig | None
+) -> tuple[EngineConfig, SpeculativeConfig | None]:
+    """Give target and draft worker cores of their own where the user did not place them."""
+    if speculative is None or speculative.method != "ssd" or speculative.draft_address is not None:
+        return config, speculative
+    if config.threads is not None or speculative.threads is not None or speculative.cores is not None:
+        return config, speculative
+    target, draft = split_cores(config.cores)
+    if not draft:
+        log.warning("target and draft share all cores, so that nothing is hidden; SSD needs a second core")
+        return config, speculative
+    return replace(config, cores=target), replace(speculative, cores=draft)
+
+
+def build_drafter(
+    target: OpenModel,
+    draft: OpenModel | None,
+    target_blocks: int,
+    config: EngineConfig,
+    speculative: SpeculativeConfig | None,
+    reporting: Reporting,
+) -> Drafter | None:
+    """Load the draft, or start or find its worker. Raises what that raises."""
+    if speculative is None:
+        return None
+    if speculative.method == "ssd":
+        return _worker_drafter(target, draft, target_blocks, config, speculative, reporting)
+    if draft is None:
+        return NgramDrafter(min_n=speculative.prompt_lookup_min, max_n=speculative.prompt_lookup_max)
+    own_place = speculative.threads is not None or speculative.cores is not None
+    backend = NativeBackend(
+        draft.file,
+        # What fits the target fits the draft, which runs ahead of it by less than a block per sequence.
+        num_blocks=target_blocks
+        + config.max_num_seqs * -(-speculative.num_speculative_tokens // config.block_size),
+        block_size=config.block_size,
+        threads=speculative.threads if own_place else config.threads,
+        cores=speculative.cores if own_place else config.cores,
+        quantize=draft_precision(speculative.quantize, draft.file.path),
+        quantize_output=True,
+        progress=reporting.loading(draft.file),
+    )
+    return ModelDrafter(
+        backend,
+        target_vocab=target.file.config.vocab_size,
+        eos_ids=target.tokenizer.eos_ids,
+        max_rows=config.max_num_batched_tokens,
+        prefix_caching=config.enable_prefix_caching,
+        vocabulary=make_vocabulary(backend, speculative.draft_vocab, draft.tokenizer.special_ids),
+        least_chance=speculative.least_chance,
+    )
+
+
+def worker_settings(speculative: SpeculativeConfig) -> SpeculationSettings:
+    """Return what a worker is told of how to speculate. Raises ConfigError for values that make no sense."""
+    return SpeculationSettings(
+        num_speculative_tokens=speculative.num_speculative_tokens,
+        fan_out=speculative.fan_out,  # type: ignore[arg-type]  # checked there
+        budget=speculative.budget,
+        fan_out_primary=speculative.fan_out_primary,
+        fan_out_backup=speculative.fan_out_backup,
+        backup=speculative.backup,  # type: ignore[arg-type]  # checked there
+        saguaro_c=speculative.saguaro_c,
+        top_up=speculative.top_up,
+        least_chance=speculative.least_chance,
+    )
+
+
+def _worker_drafter(
+    target: OpenModel,
+    draft: OpenModel | None,
+    target_blocks: int,
+    config: EngineConfig,
+    speculative: SpeculativeConfig,
+    reporting: Reporting,
+) -> Drafter:
+    hello = Hello(
+        PROTOCOL_VERSION,
+        target.tokenizer.fingerprint(),
+        target.file.config.vocab_size,
+        list(target.tokenizer.eos_ids),
+        worker_settings(speculative).to_mapping(),
+    )
+    if draft is None:
+        keys = load_keys(speculative.draft_key_file, "client") if speculative.draft_key_file else None
+        client = WorkerClient(hello, Remote(str(speculative.draft_address), keys))
+        client.start()
+    else:
+        client = WorkerClient(hello, Local(_worker_options(draft, target_blocks, config, speculative)))
+        client.start(reporting.loading(draft.file))
+    return SsdDrafter(client, target_vocab=target.file.config.vocab_size)
+
+
+def _worker_options(
+    draft: OpenModel, target_blocks: int, config: EngineConfig, speculative: SpeculativeConfig
+) -> dict[str, object]:
+    k = speculative.num_speculative_tokens
+    # Beside the target's tokens: the speculation, and a slot for each branch and step.
+    beyond = k + LARGEST_BUDGET * k
+    options = WorkerOptions(
+        model=str(draft.file.path),
+        threads=speculative.threads,
+        cores=speculative.cores,
+        quantize=speculative.quantize,
+        draft_vocab=speculative.draft_vocab,
+        block_size=config.block_size,
+        num_kv_blocks=target_blocks + config.max_num_seqs * (-(-beyond // config.block_size) + 1),
+    )
+    return options.to_mapping()
+
+
+DEFAULT_CONTEXT = 4096
+"""Longest sequence unless asked for otherwise; models trained for more would take much memory."""
+
+DEFAULT_TOKENS_PER_SEQUENCE = 512
+"""KV memory unless asked for otherwise, per sequence that may run at once."""
+
+
+def build_engine(
+    model: str | Path,
+    config: EngineConfig,
+    speculative: SpeculativeConfig | None = None,
+    reporting: Reporting | None = None,
+) -> tuple[EngineCore, Tokenizer]:
+    """Load target and draft. Everything that can be wrong is checked before any weights are read.
+
+    Raises ModelError, DownloadError, CompatibilityError, ConfigError.
+    """
+    reporting = reporting or Reporting()
+    if speculative is not None and speculative.method == "ssd":
+        worker_settings(speculative)
+    target = open_with_tokenizer(model, reporting)
+    draft = open_draft(target, speculative, reporting)
+    config, speculative = separate_cores(config, speculative)
+    length, blocks = plan_memory(target.file.config, config)
+    backend = NativeBackend(
+        target.file,
+        num_blocks=blocks,
+        block_size=config.block_size,
+        threads=config.threads,
+        cores=config.cores,
+        quantize=config.quantize,
+        progress=reporting.loading(target.file),
+    )
+    try:
+        drafter = build_drafter(target, draft, blocks, config, speculative, reporting)
+    except BaseException:
+        backend.close()
+        raise
+    core = EngineCore(
+        backend,
+        target.tokenizer,
+        max_model_len=length,
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        seed=config.seed,
+        prefix_caching=config.enable_prefix_caching,
+        drafter=drafter,
+        num_speculative_tokens=speculative.num_speculative_tokens if speculative else 0,
+        verification=speculative.verification if speculative else "coupled",
+    )
+    return core, target.tokenizer
+
+
+def plan_memory(model: ModelConfig, config: EngineConfig) -> tuple[int, int]:
+    """Return the longest sequence, in tokens, and the number of KV blocks."""
+    size = config.block_size
+    blocks = config.num_kv_blocks
+    if config.kv_cache_bytes is not None:
+        per_block = kv_bytes_per_block(model, size)
+        blocks = config.kv_cache_bytes // per_block
+        if blocks < 1:
+            raise ConfigError(
+                f"kv_cache_bytes is {config.kv_cache_bytes}, but one block of {size} tokens takes {per_block}"
+            )
+    length = config.max_model_len
+    if length is None:
+        length = min(model.max_position, DEFAULT_CONTEXT)
+        if blocks is not None:
+            length = min(length, blocks * size)
+    if blocks is None:
+        blocks = -(-max(length, config.max_num_seqs * DEFAULT_TOKENS_PER_SEQUENCE) // size)
+    return length, blocks

@@ -1,0 +1,209 @@
+"""A draft model in the engine's own process: the baseline that drafts while the target waits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sonoran.backends.base import Backend
+from sonoran.backends.rows import TrunkPart, forward_in_passes
+from sonoran.backends.vocabulary import DraftVocabulary, restrict
+from sonoran.engine.drafter import DraftRequest
+from sonoran.engine.kv import BlockTable, KVMemory
+from sonoran.sampling.drafts import draft_chance, draft_sample
+from sonoran.sampling.proposals import EMPTY, Law, Speculation
+from sonoran.types import FloatArray
+
+
+@dataclass(slots=True)
+class _Memory:
+    """What the draft's KV memory holds of a sequence: `computed` committed tokens, then `drafted` ones."""
+
+    table: BlockTable = field(default_factory=BlockTable)
+    computed: int = 0
+    drafted: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Lane:
+    """A sequence being drafted for; `pending` tokens go to the next pass, from position `start`."""
+
+    request: DraftRequest
+    memory: _Memory
+    start: int
+    pending: list[int]
+    tokens: list[int] = field(default_factory=list)
+    laws: list[Law] = field(default_factory=list)
+    alive: float = 1.0  # chance that all of `tokens` is accepted
+
+
+class ModelDrafter:
+    """Drafts K tokens in K passes of a small model, batched over the sequences.
+
+    Its KV memory follows the target's text by itself: what was drafted and accepted is kept, what was
+    rejected is dropped, and whatever is missing (the prompt, rounds with K = 0, a prefix that only the target
+    had cached) is caught up in the first pass. An end token of the draft ends nothing.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        target_vocab: int,
+        eos_ids: Sequence[int] = (),
+        max_rows: int = 256,
+        prefix_caching: bool = True,
+        vocabulary: DraftVocabulary | None = None,
+        least_chance: float = 0.0,
+    ) -> None:
+        """Draft with `backend`; ids from `target_vocab` on are never proposed, nor any outside `vocabulary`, which
+        grows with the texts. A speculation ends where the draft gives less than `least_chance` that all of it is
+        accepted."""
+        self.backend = backend
+        self._least_chance = least_chance
+        self._vocabulary = vocabulary
+        self.kv = KVMemory(backend, prefix_caching=prefix_caching)
+        self.max_rows = max_rows
+        self._eos_ids = tuple(eos_ids)
+        self._width = min(target_vocab, backend.config.vocab_size)
+        self._memories: dict[int, _Memory] = {}
+        self._passes = 0
+        self._rows = 0
+        self._without_memory = 0
+
+    @property
+    def max_context(self) -> int | None:
+        """Tokens that the draft can see."""
+        return min(self.backend.config.max_position, self.kv.capacity)
+
+    def admit(self, request: DraftRequest) -> None:
+        """Do nothing: the prompt is read in the first `propose`; the same process gains nothing by haste."""
+
+    def propose(self, requests: Sequence[DraftRequest]) -> list[Speculation]:
+        """Draft for all sequences at once; one that finds no KV memory gets an empty speculation."""
+        present = {request.sequence_id for request in requests}
+        lanes = [self._open(request, present) for request in requests]
+        step = 0
+        while active := [lane for lane in lanes if lane is not None and self._goes_on(lane, step)]:
+            logits, passes = forward_in_passes(
+                self.backend,
+                [TrunkPart(lane.pending, lane.start, 1, lane.memory.table.blocks) for lane in active],
+                self.max_rows,
+            )
+            self._passes += passes
+            self._rows += sum(len(lane.pending) for lane in active)
+            for row, lane in zip(logits, active, strict=True):
+                self._extend(lane, row)
+            step += 1
+        return [self._close(lane) for lane in lanes]
+
+    def release(self, sequence_id: int) -> None:
+        """Free the KV memory of a sequence."""
+        memory = self._memories.pop(sequence_id, None)
+        if memory is not None:
+            self.kv.close(memory.table)
+
+    def reset(self) -> None:
+        """Forget every sequence and every cached prefix."""
+        self._memories.clear()
+        self.kv.reset()
+
+    def check_invariants(self) -> None:
+        """Raise RuntimeError when blocks leaked, or when sequences are left that were never released."""
+        self.kv.check(memory.table for memory in self._memories.values())
+        if self._memories:
+            raise RuntimeError(f"the draft still holds sequences {sorted(self._memories)}")
+
+    def stats(self) -> dict[str, Any]:
+        """Return passes and rows of the draft model, and drafts that were given up for want of memory."""
+        return {
+            "num_passes": self._passes,
+            "num_rows": self._rows,
+            "num_without_memory": self._without_memory,
+            "kv_usage": self.kv.usage,
+        }
+
+    def close(self) -> None:
+        """Free the draft model."""
+        self.backend.close()
+
+    def _open(self, request: DraftRequest, present: set[int]) -> _Lane | None:
+        tokens, length = request.tokens, len(request.tokens)
+        memory = self._memories.get(request.sequence_id)
+        if memory is None:
+            found = self.kv.open(self.kv.match(tokens))
+            memory = _Memory(found, len(found.blocks) * self.kv.block_size)
+            self._memories[request.sequence_id] = memory
+        computed = memory.computed
+        for token in memory.drafted:
+            # The last token always runs again: its logits are wanted.
+            if computed >= length - 1 or token != tokens[computed]:
+                break
+            computed += 1
+        memory.computed, memory.drafted = computed, []
+        pending = tokens[computed:]
+        if self._vocabulary is not None and self._vocabulary.add(pending):
+            restrict(self.backend, self._vocabulary)
+        if max(pending) >= self.backend.config.vocab_size:
+            return None  # the padding of a larger target: the draft has no embedding for it
+        if not self._reserve(memory, length + request.wanted - 1, present):
+            self._without_memory += 1
+            return None
+        return _Lane(request, memory, computed, pending)
+
+    def _reserve(self, memory: _Memory, end: int, present: set[int]) -> bool:
+        """Make room, if need be at the cost of sequences that sit this round out; they catch up later."""
+        if self.kv.reserve(memory.table, memory.computed, end):
+            return True
+        for sequence_id in [other for other in self._memories if other not in present]:
+            self.release(sequence_id)
+            if self.kv.reserve(memory.table, memory.computed, end):
+                return True
+        return False
+
+    def _goes_on(self, lane: _Lane, step: int) -> bool:
+        return step < lane.request.wanted and lane.alive >= self._least_chance_of(lane)
+
+    def _least_chance_of(self, lane: _Lane) -> float:
+        asked = lane.request.least_chance
+        return self._least_chance if asked is None else asked
+
+    def _extend(self, lane: _Lane, row: FloatArray) -> None:
+        request = lane.request
+        position = len(request.tokens) + len(lane.tokens)
+        prefix = request.tokens + lane.tokens if request.params.has_penalties else ()
+        token, law = draft_sample(
+            request.params.verification,
+            row[: self._width],
+            prefix,
+            request.prompt_length,
+            request.params,
+            request.seed,
+            position,
+            self._eos_ids,
+        )
+        lane.start += len(lane.pending)
+        lane.pending = [token]
+        lane.tokens.append(token)
+        if self._least_chance_of(lane) > 0.0 and len(lane.tokens) < request.wanted:
+            lane.alive *= draft_chance(
+                request.params.verification,
+                row[: self._width],
+                token,
+                law,
+                request.params,
+                request.seed,
+                position,
+            )
+        if law is not None:
+            lane.laws.append(law)
+
+    def _close(self, lane: _Lane | None) -> Speculation:
+        if lane is None or not lane.tokens:
+            return EMPTY
+        memory, committed = lane.memory, lane.request.tokens
+        memory.computed = len(committed)
+        memory.drafted = lane.tokens[:-1]
+        self.kv.commit(memory.table, committed, len(committed))
+        return Speculation(tuple(lane.tokens), tuple(lane.laws))

@@ -1,1 +1,0 @@
-"""What proposes speculations to the engine: one protocol, one file per drafter."""

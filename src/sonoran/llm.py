@@ -1,0 +1,316 @@
+"""`LLM`: the Python interface, with vLLM's names."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import queue
+import time
+import weakref
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from sonoran.assemble import build_engine
+from sonoran.auto import build_auto
+from sonoran.config import EngineConfig, SpeculativeConfig, from_keywords
+from sonoran.drafting.ssd import SsdDrafter
+from sonoran.engine.core import EngineCore
+from sonoran.engine.runner import EngineClosedError, EngineThread
+from sonoran.engine.sequence import Request
+from sonoran.engine.trace import MAX_SPANS, Span, SpanLog, from_plain
+from sonoran.errors import ConfigError, SonoranError
+from sonoran.models.opening import Reporting
+from sonoran.models.registry import DEFAULT_TARGET
+from sonoran.sampling.params import SamplingParams
+from sonoran.types import RequestOutput
+from sonoran.worker.client import WorkerClient
+
+Prompt = str | Sequence[int]
+"""A text, which is encoded with the model's special tokens, or token ids, which are taken as they are."""
+
+Message = Mapping[str, Any]
+Params = SamplingParams | Sequence[SamplingParams] | None
+
+
+def as_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    """Return a list of prompts from one text, one list of token ids, or a list of either."""
+    if isinstance(prompts, str):
+        return [prompts]
+    if not isinstance(prompts, Sequence):
+        raise ConfigError(f"a prompt must be a text or a list of token ids, got {type(prompts).__name__}")
+    if prompts and all(isinstance(item, int) for item in prompts):
+        return [cast("Sequence[int]", prompts)]
+    for item in prompts:
+        if not isinstance(item, (str, Sequence)):
+            raise ConfigError(f"a prompt must be a text or a list of token ids, got {item!r:.80}")
+    return list(cast("Sequence[Prompt]", prompts))
+
+
+def as_conversations(messages: Sequence[Message] | Sequence[Sequence[Message]]) -> list[Sequence[Message]]:
+    """Return a list of conversations from one (a list of messages) or from several."""
+    if not messages or isinstance(messages[0], Mapping):
+        return [cast("Sequence[Message]", messages)]
+    return list(cast("Sequence[Sequence[Message]]", messages))
+
+
+def pair(prompts: Sequence[Prompt], params: Params) -> list[tuple[Prompt, SamplingParams]]:
+    """Return each prompt with its parameters: the same for all, or one each."""
+    if params is None or isinstance(params, SamplingParams):
+        return [(prompt, params or SamplingParams()) for prompt in prompts]
+    if len(params) != len(prompts):
+        raise ConfigError(
+            f"{len(prompts)} prompts need as many sampling parameters (or one), got {len(params)}"
+        )
+    return list(zip(prompts, params, strict=True))
+
+
+log = logging.getLogger(__name__)
+
+_PATIENCE_S = 5.0  # for a worker that is in the middle of a long pass, on a machine with other work
+
+
+def start_tracing(core: EngineCore, limit: int = MAX_SPANS) -> None:
+    """Record from now on, the newest `limit` spans of each side. A worker that is replaced meanwhile records none."""
+    core.spans = SpanLog(limit)
+    client = _client(core)
+    if client is not None:
+        client.worker_stats(trace=limit, patience_s=_PATIENCE_S)
+
+
+def end_tracing(core: EngineCore) -> dict[str, list[Span]]:
+    """Stop recording and return the spans by lane; that of a worker is empty when it does not answer."""
+    lanes = {"target": core.spans.spans() if core.spans is not None else []}
+    core.spans = None
+    client = _client(core)
+    if client is None:
+        return lanes
+    asked = time.perf_counter()
+    values = client.worker_stats(trace=0, patience_s=_PATIENCE_S)
+    if values is None:
+        log.warning("the draft worker did not send its part of the trace within %g s", _PATIENCE_S)
+        values = {}
+    shift = clock_shift(asked, time.perf_counter(), values.get("clock_s"))
+    lanes["draft worker"] = from_plain(values.get("spans"), shift)
+    return lanes
+
+
+def clock_shift(asked_s: float, answered_s: float, clock_s: object) -> float:
+    """Return what to add to a worker's times: 0 on one machine, where both sides have the same clock.
+
+    `clock_s` is the worker's clock at some moment between asking and answer. When it lies between them, the clocks
+    are taken to be the same. Otherwise it is taken to be the middle, which is wrong by at most half the time between.
+    """
+    if not isinstance(clock_s, float) or asked_s <= clock_s <= answered_s:
+        return 0.0
+    return 0.5 * (asked_s + answered_s) - clock_s
+
+
+def _client(core: EngineCore) -> WorkerClient | None:
+    drafter = getattr(core.drafter, "inner", core.drafter)  # one drafter may stand around another
+    return drafter.client if isinstance(drafter, SsdDrafter) else None
+
+
+News = RequestOutput | SonoranError
+
+
+class LLM:
+    """A model, ready to generate; usable from several threads and from asyncio at once.
+
+    ``LLM(model, speculative_config={"method": "draft_model", "model": ..., "num_speculative_tokens": 4})``.
+    `model` is a name of the registry, a GGUF file or a model directory. Keyword options are the fields of
+    ``EngineConfig``: max_model_len, max_num_seqs, max_num_batched_tokens, kv_cache_bytes or num_kv_blocks,
+    block_size, threads, cores, quantize, seed, enable_prefix_caching. Interrupting any method (Ctrl-C, a
+    cancelled task, a closed iterator) cancels its requests and leaves the engine usable.
+
+    Raises ConfigError (naming the nearest key for an unknown one), ModelError, DownloadError,
+    CompatibilityError.
+    """
+
+    def __init__(
+        self,
+        model: str | Path = DEFAULT_TARGET,
+        *,
+        speculative_config: Mapping[str, Any] | SpeculativeConfig | None = None,
+        reporting: Reporting | None = None,
+        **options: Any,
+    ) -> None:
+        config = from_keywords(EngineConfig, "engine", options)
+        speculative = (
+            SpeculativeConfig.from_mapping(speculative_config) if speculative_config is not None else None
+        )
+        if speculative is not None and speculative.method == "auto":
+            core, tokenizer = build_auto(model, config, speculative, reporting)
+        else:
+            core, tokenizer = build_engine(model, config, speculative, reporting)
+        self._attach(core, tokenizer)
+
+    @classmethod
+    def from_core(cls, core: EngineCore, tokenizer: Any) -> LLM:
+        """Wrap an engine made by hand, say over another backend."""
+        llm = cls.__new__(cls)
+        llm._attach(core, tokenizer)
+        return llm
+
+    def _attach(self, core: EngineCore, tokenizer: Any) -> None:
+        self.tokenizer = tokenizer
+        self._runner = EngineThread(core)
+        self._names = itertools.count()
+        self._finalizer = weakref.finalize(self, self._runner.close)
+
+    @property
+    def max_model_len(self) -> int:
+        """Tokens of prompt and output together."""
+        return self._runner.core.limits.max_model_len
+
+    @property
+    def num_speculative_tokens(self) -> int:
+        """K as configured; 0 without speculation."""
+        return self._runner.core.num_speculative_tokens
+
+    def generate(
+        self, prompts: Prompt | Sequence[Prompt], sampling_params: Params = None
+    ) -> list[RequestOutput]:
+        """Generate for all prompts at once and return the results in their order.
+
+        Nothing is started unless every request is valid. Raises ConfigError, CapacityError, NumericsError.
+        """
+        pairs = pair(as_prompts(prompts), sampling_params)
+        return self._run([self._prepare(prompt, params) for prompt, params in pairs])
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        sampling_params: Params = None,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[RequestOutput]:
+        """Generate the next message of one conversation or of several, under the model's chat template."""
+        prompts: list[Prompt] = [
+            self.tokenizer.encode_chat(
+                conversation,
+                tools,
+                add_generation_prompt=add_generation_prompt,
+                template_kwargs=chat_template_kwargs,
+            )
+            for conversation in as_conversations(messages)
+        ]
+        pairs = pair(prompts, sampling_params)
+        return self._run([self._prepare(prompt, params) for prompt, params in pairs])
+
+    def stream(
+        self, prompt: Prompt, sampling_params: SamplingParams | None = None
+    ) -> Iterator[RequestOutput]:
+        """Yield everything generated so far after each round; the last value is finished and has metrics.
+
+        The request starts when the first value is asked for; closing the iterator cancels it.
+        """
+        request = self._prepare(prompt, sampling_params)
+        news: queue.SimpleQueue[News] = queue.SimpleQueue()
+        ended = False
+        try:
+            self._runner.submit(request, news.put, streaming=True)
+            while not ended:
+                item = news.get()
+                ended = isinstance(item, SonoranError) or item.finished
+                yield _unwrap(item)
+        finally:
+            if not ended:
+                self._stop([request])
+
+    async def generate_async(
+        self, prompt: Prompt, sampling_params: SamplingParams | None = None, *, request_id: str | None = None
+    ) -> AsyncIterator[RequestOutput]:
+        """Like `stream`, for asyncio. Cancelling the task or closing the iterator cancels the request."""
+        request = self._prepare(prompt, sampling_params, request_id)
+        news: asyncio.Queue[News] = asyncio.Queue()
+        loop = asyncio.get_running_loop()
+
+        def listen(item: News) -> None:
+            loop.call_soon_threadsafe(news.put_nowait, item)
+
+        ended = False
+        try:
+            self._runner.submit(request, listen, streaming=True)
+            while not ended:
+                item = await news.get()
+                # A slow reader wants the latest state, not every one in between.
+                while not news.empty():
+                    item = news.get_nowait()
+                ended = isinstance(item, SonoranError) or item.finished
+                yield _unwrap(item)
+        finally:
+            if not ended:
+                with contextlib.suppress(EngineClosedError):
+                    self._runner.cancel(request.request_id)
+
+    def cancel(self, request_id: str) -> None:
+        """End a request at the next safe point, from any thread; its reader gets reason "cancelled"."""
+        self._runner.cancel(request_id)
+
+    def statistics(self) -> dict[str, Any]:
+        """Return totals since the model was loaded: tokens, rounds, times in seconds, speculation."""
+        return self._runner.call(self._runner.core.statistics)
+
+    def start_trace(self, limit: int = MAX_SPANS) -> None:
+        """Record what target and draft worker do from now on: the newest `limit` spans of each."""
+        self._runner.call(lambda: start_tracing(self._runner.core, limit))
+
+    def end_trace(self) -> dict[str, list[Span]]:
+        """Stop recording; return the spans of ``target`` and, with a draft worker, of ``draft worker``."""
+        return self._runner.call(lambda: end_tracing(self._runner.core))
+
+    def check_invariants(self) -> None:
+        """Raise RuntimeError when KV memory is lost or held by nobody."""
+        self._runner.call(self._runner.core.check_invariants)
+
+    def close(self) -> None:
+        """Cancel what runs and free the models; calling twice is harmless."""
+        self._finalizer()
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _run(self, requests: list[Request]) -> list[RequestOutput]:
+        news: queue.SimpleQueue[News] = queue.SimpleQueue()
+        done: dict[str, RequestOutput] = {}
+        try:
+            for request in requests:
+                self._runner.submit(request, news.put, streaming=False)
+            while len(done) < len(requests):
+                output = _unwrap(news.get())
+                done[output.request_id] = output
+        except BaseException:
+            self._stop(requests)
+            raise
+        return [done[request.request_id] for request in requests]
+
+    def _stop(self, requests: list[Request]) -> None:
+        """Cancel requests and wait until the engine has let go of them; nothing to do once it is closed."""
+        with contextlib.suppress(EngineClosedError):
+            for request in requests:
+                self._runner.cancel(request.request_id)
+            # Commands are obeyed in order. An interruption may have swallowed news, so these are not waited
+            # for.
+            self._runner.call(lambda: None)
+
+    def _prepare(
+        self, prompt: Prompt, params: SamplingParams | None, request_id: str | None = None
+    ) -> Request:
+        name = f"request-{next(self._names)}" if request_id is None else request_id
+        text = prompt if isinstance(prompt, str) else None
+        ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+        return self._runner.core.prepare(name, ids, params or SamplingParams(), text)
+
+
+def _unwrap(item: News) -> RequestOutput:
+    if isinstance(item, SonoranError):
+        raise item
+    return item

@@ -1,0 +1,73 @@
+"""The folder of fetched models: where it is, what lies in it, what an interrupted pull left there."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from sonoran.models.registry import ModelEntry
+
+CHUNK = 1 << 22  # bytes read at a time when hashing or copying
+
+
+def cache_dir() -> Path:
+    """The cache folder: SONORAN_CACHE if set, otherwise the platform's. It need not exist."""
+    chosen = os.environ.get("SONORAN_CACHE")
+    if chosen:
+        return Path(chosen).expanduser()
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "sonoran"
+    if sys.platform == "win32":
+        local = os.environ.get("LOCALAPPDATA")
+        return (Path(local) if local else Path.home() / "AppData" / "Local") / "sonoran"
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "sonoran"
+
+
+def model_path(entry: ModelEntry, cache: Path) -> Path:
+    """Where the checked file of a model lies once it has been pulled."""
+    return cache / "models" / entry.file
+
+
+def is_cached(entry: ModelEntry, cache: Path) -> bool:
+    """True when the model's file is there with its full size; only files with the right hash get there."""
+    path = model_path(entry, cache)
+    return path.is_file() and path.stat().st_size == entry.size
+
+
+def work_dir(entry: ModelEntry, cache: Path) -> Path:
+    """Folder of an unfinished pull: finished parts, and whatever a source needs meanwhile."""
+    return cache / "partial" / entry.file
+
+
+def lock_path(entry: ModelEntry, cache: Path) -> Path:
+    """File locked while a process pulls the model."""
+    return cache / "partial" / f"{entry.file}.lock"
+
+
+def tree_bytes(folder: Path) -> int:
+    """Bytes of all files below a folder, 0 if it does not exist; files that vanish meanwhile count as 0."""
+    total = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += (Path(parent) / name).stat().st_size
+            except OSError:
+                continue
+    return total
+
+
+def file_sha256(path: Path, progress: Callable[[int], None] | None = None) -> str:
+    """SHA-256 of a file as hexadecimal text; ``progress`` receives the bytes read so far."""
+    digest = hashlib.sha256()
+    done = 0
+    with path.open("rb", buffering=0) as stream:
+        while chunk := stream.read(CHUNK):
+            digest.update(chunk)
+            done += len(chunk)
+            if progress is not None:
+                progress(done)
+    return digest.hexdigest()

@@ -1,0 +1,185 @@
+"""Text to token ids and back, for a model read from a GGUF file or a model directory."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from sonoran.errors import ConfigError
+from sonoran.models.tokenizer.chat import render_chat
+from sonoran.models.tokenizer.detokenizer import Detokenizer
+from sonoran.models.tokenizer.directory_source import from_directory
+from sonoran.models.tokenizer.gguf_source import from_gguf
+from sonoran.models.tokenizer.vocabulary import Vocabulary, token_bytes
+
+
+class TokenizerSource(Protocol):
+    """What an open model offers: the metadata of its GGUF file, or its directory."""
+
+    @property
+    def metadata(self) -> Mapping[str, Any]: ...
+
+    @property
+    def directory(self) -> Path | None: ...
+
+
+class Tokenizer:
+    """A model's tokenizer. Make one with ``from_model``, ``from_gguf`` or ``from_directory``."""
+
+    def __init__(self, backend: Any, vocabulary: Vocabulary) -> None:
+        self._backend = backend
+        self._vocabulary = vocabulary
+        self._bytes: list[bytes | None] = [None] * len(vocabulary.tokens)
+
+    @classmethod
+    def from_model(cls, model: TokenizerSource) -> Tokenizer:
+        """Build the tokenizer of an open model; raises ModelError when it has none that we know."""
+        if model.directory is not None:
+            return cls.from_directory(model.directory)
+        return cls.from_gguf(model.metadata)
+
+    @classmethod
+    def from_gguf(cls, metadata: Mapping[str, Any]) -> Tokenizer:
+        """Build from the metadata of a GGUF file; raises ModelError when it has no tokenizer that we know."""
+        return cls(*from_gguf(metadata))
+
+    @classmethod
+    def from_directory(cls, directory: Path | str) -> Tokenizer:
+        """Build from the tokenizer.json of a model directory and the configurations beside it."""
+        return cls(*from_directory(Path(directory)))
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of real tokens: ids from here on only pad the output matrix."""
+        return len(self._vocabulary.tokens)
+
+    @property
+    def padded_vocab_size(self) -> int:
+        """Number of tokens that the file declares, padding included."""
+        return self._vocabulary.padded_size
+
+    @property
+    def bos_id(self) -> int | None:
+        """The beginning-of-sequence token, whether or not ``encode`` adds it."""
+        return self._vocabulary.bos_id
+
+    @property
+    def adds_bos(self) -> bool:
+        """True when ``encode`` puts ``bos_id`` before a text."""
+        return self.bos_id is not None and self.bos_id in self._vocabulary.prefix
+
+    @property
+    def eos_ids(self) -> tuple[int, ...]:
+        """All tokens that end a generation, sorted: declared by the files, and well-known special ones."""
+        return self._vocabulary.eos_ids
+
+    @property
+    def special_ids(self) -> frozenset[int]:
+        """Tokens that ``skip_special_tokens`` leaves out of decoded text."""
+        return self._vocabulary.special
+
+    @property
+    def has_chat_template(self) -> bool:
+        """True when ``encode_chat`` can work."""
+        return bool(self._vocabulary.chat_templates)
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of a text. Special tokens written in the text are recognised.
+
+        ``add_special_tokens`` adds what the model expects around a text, such as a beginning-of-sequence
+        token.
+        Raises ConfigError for text that is not valid Unicode (a lone surrogate).
+        """
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise ConfigError(
+                f"the text is not valid Unicode: lone surrogate {text[error.start]!r} at index {error.start}"
+            ) from error
+        ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
+        if add_special_tokens:
+            return [*self._vocabulary.prefix, *ids, *self._vocabulary.suffix]
+        return ids
+
+    def render_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        template_kwargs: Mapping[str, Any] | None = None,
+    ) -> str:
+        """The text that the model's chat template makes of a conversation; see ``encode_chat``."""
+        templates = self._vocabulary.chat_templates
+        if not templates:
+            raise ConfigError("the model has no chat template; give it plain text, or use an instruct model")
+        name = "tool_use" if tools and "tool_use" in templates else "default"
+        template = templates.get(name) or next(iter(templates.values()))
+        variables = {**self._vocabulary.named, **(template_kwargs or {})}
+        return render_chat(template, messages, tools, add_generation_prompt, variables)
+
+    def encode_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        template_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[int]:
+        """Token ids of a conversation ``[{"role": ..., "content": ...}]`` under the model's template.
+
+        ``tools`` are function descriptions in the OpenAI format, ``template_kwargs`` further variables of the
+        template. The template writes its own special tokens; none are added. Raises ConfigError when the
+        model has no template or the template refuses the messages.
+        """
+        text = self.render_chat(messages, tools, add_generation_prompt, template_kwargs)
+        return self.encode(text, add_special_tokens=False)
+
+    def decode(self, ids: Iterable[int], skip_special_tokens: bool = True, continuation: bool = False) -> str:
+        """Text of token ids; incomplete or invalid bytes become U+FFFD, padding ids nothing.
+
+        ``continuation`` says that the ids follow others, so that a leading space belongs to the text; it
+        matters for SentencePiece vocabularies only, which put a space before every text.
+        """
+        detokenizer = self.detokenizer(skip_special_tokens, continuation)
+        return "".join([*(detokenizer.push(int(i)) for i in ids), detokenizer.flush()])
+
+    def detokenizer(self, skip_special_tokens: bool = True, continuation: bool = False) -> Detokenizer:
+        """An incremental ``decode`` with the same options."""
+        skipped = self._vocabulary.special if skip_special_tokens else frozenset()
+
+        def bytes_of(token_id: int) -> bytes:
+            return b"" if token_id in skipped else self.token_bytes(token_id)
+
+        return Detokenizer(bytes_of, strip_space=self._vocabulary.prefix_space and not continuation)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """Bytes that a token stands for; empty for padding. Raises ConfigError for a negative id."""
+        if token_id < 0:
+            raise ConfigError(f"token id {token_id} is negative")
+        if token_id >= len(self._bytes):
+            return b""
+        known = self._bytes[token_id]
+        if known is None:
+            vocabulary = self._vocabulary
+            token, added = vocabulary.tokens[token_id], token_id in vocabulary.added
+            known = self._bytes[token_id] = token_bytes(token, vocabulary.spelling, added)
+        return known
+
+    def token_strings(self) -> tuple[str, ...]:
+        """Every real token as the vocabulary spells it, by id."""
+        return self._vocabulary.tokens
+
+    def special_tokens(self) -> dict[str, tuple[str, ...]]:
+        """Tokens whose role matters to a model that shares ids with this one: what begins and ends a text."""
+        tokens = self._vocabulary.tokens
+        return {
+            "prefix": tuple(tokens[i] for i in self._vocabulary.prefix),
+            "end": tuple(tokens[i] for i in self._vocabulary.eos_ids),
+        }
+
+    def fingerprint(self) -> str:
+        """SHA-256 (hexadecimal) over token strings and special tokens; compatible ones have the same."""
+        content = json.dumps([self.token_strings(), self.special_tokens()], ensure_ascii=True)
+        return hashlib.sha256(content.encode()).hexdigest()

@@ -1,0 +1,124 @@
+"""A target and its draft, opened: their key, their tokenizer, and how each is loaded onto cores."""
+
+from __future__ import annotations
+
+import math
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sonoran import _native
+from sonoran.backends.native import NativeBackend
+from sonoran.backends.placement import place_threads
+from sonoran.backends.vocabulary import DEFAULT_DRAFT_VOCAB, make_vocabulary, restrict
+from sonoran.config import DraftQuantize, Quantize
+from sonoran.models.opening import OpenModel, Reporting, open_with_tokenizer
+from sonoran.models.registry import DEFAULT_DRAFT, draft_precision
+from sonoran.models.tokenizer.compatibility import require_compatible
+from sonoran.models.tokenizer.tokenizer import Tokenizer
+from sonoran.planning.profile.measure import BLOCK_SIZE, Loaded
+from sonoran.planning.profile.profile import Cores, MachineKey, ModelKey, ProfileKey, Role
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Open models with their settings; the weights are not read yet. ``cores`` are those that may be used."""
+
+    target: OpenModel
+    draft: OpenModel | None
+    key: ProfileKey
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The target's tokenizer."""
+        return self.target.tokenizer
+
+    def load(self, role: Role, cores: Cores, num_blocks: int) -> Loaded:
+        """Load one of the models onto cores, one thread each. Raises ModelError, ConfigError."""
+        is_draft = role == "draft" and self.draft is not None
+        model = self.draft if is_draft and self.draft is not None else self.target
+        key = self.key.draft if is_draft and self.key.draft is not None else self.key.target
+        backend = NativeBackend(
+            model.file,
+            num_blocks=num_blocks,
+            block_size=BLOCK_SIZE,
+            cores=cores,
+            quantize=key.quantize,  # type: ignore[arg-type]  # checked when the key was made
+        )
+        if not is_draft:
+            return Loaded(backend)
+        vocabulary = make_vocabulary(backend, key.draft_vocab, model.tokenizer.special_ids)
+        if vocabulary is None:
+            return Loaded(backend)
+
+        def see(tokens: Sequence[int]) -> None:
+            if vocabulary.add(tokens):
+                restrict(backend, vocabulary)
+
+        return Loaded(backend, see)
+
+    def encode(self, texts: list[str]) -> list[list[int]]:
+        """Return token ids of prompts, as chats if the target has a template."""
+        if self.tokenizer.has_chat_template:
+            return [self.tokenizer.encode_chat([{"role": "user", "content": text}]) for text in texts]
+        return [self.tokenizer.encode(text) for text in texts]
+
+
+def open_pair(
+    target: str | Path,
+    draft: str | Path | None,
+    *,
+    cores: Cores | None = None,
+    quantize: Quantize | None = None,
+    draft_quantize: DraftQuantize | None = None,
+    draft_vocab: int | None = None,
+    reporting: Reporting | None = None,
+) -> Pair:
+    """Open both models and check that they fit. ``draft`` "auto" is the default draft, None is none.
+
+    Precision and vocabulary of the draft have the engine's defaults (4 bits, 3 for some; 32768 ids, 0 for all).
+
+    Raises ModelError, DownloadError, CompatibilityError, ConfigError.
+    """
+    report = reporting or Reporting()
+    place_threads(None, cores)
+    opened = open_with_tokenizer(target, report)
+    draft_model = None
+    if draft is not None:
+        name = DEFAULT_DRAFT if draft == "auto" else draft
+        draft_model = open_with_tokenizer(name, report)
+        require_compatible(opened.tokenizer, draft_model.tokenizer)
+    key = ProfileKey(
+        _model_key(opened, quantize, None),
+        None
+        if draft_model is None
+        else _model_key(
+            draft_model,
+            draft_precision(draft_quantize, draft_model.file.path),
+            DEFAULT_DRAFT_VOCAB if draft_vocab is None else draft_vocab,
+        ),
+        machine_key(cores),
+    )
+    return Pair(opened, draft_model, key)
+
+
+def machine_key(cores: Cores | None = None) -> MachineKey:
+    """Return the key of this machine; ``cores`` None: all that this process may use."""
+    usable = cores or tuple(_native.available_cores() or [0])
+    return MachineKey(processor_name(), str(_native.best_instruction_set()), usable)
+
+
+def processor_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """Return the processor's name as the system has it."""
+    try:
+        lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, "") or platform.processor() or platform.machine()
+
+
+def _model_key(model: OpenModel, quantize: str | None, draft_vocab: int | None) -> ModelKey:
+    count = sum(math.prod(tensor.shape) for tensor in model.file.tensors.values())
+    return ModelKey(model.file.path.name, model.file.nbytes, count, quantize, draft_vocab)

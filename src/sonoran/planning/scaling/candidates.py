@@ -1,0 +1,224 @@
+"""Ranking of real drafts for one target, with "none of them pays" as a possible answer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sonoran.errors import PlanError, nearest
+from sonoran.planning.scaling.acceptance import quantile95
+from sonoran.planning.scaling.costs import CostModel, SsdSettings, sd_rate, ssd_rate
+from sonoran.planning.scaling.laws import MAX_GAMMA, Array, finite, open_unit, parameters, tokens
+from sonoran.planning.scaling.lawset import Laws
+from sonoran.planning.scaling.models import KnownModel, find_model
+
+_KEYS = ("name", "parameters", "tokens", "alpha", "perplexity")
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A draft that could be used. A measured ``alpha`` wins over a measured ``perplexity``, that over the
+    loss law.
+    """
+
+    name: str
+    parameters: float
+    tokens: float | None = None
+    alpha: float | None = None
+    perplexity: float | None = None
+    tokenizer: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """Prediction for one candidate; gamma 0 with speed-up 1: plain decoding is as good or better."""
+
+    name: str
+    parameters: float
+    ratio: float  # target / draft
+    alpha: float | None
+    alpha_source: str  # measured | perplexity | law
+    gamma: int
+    speedup: float
+    speedup_range: tuple[float, float] | None  # alpha moved by its 95 % scatter around the law
+    ssd_gamma: int
+    ssd_speedup: float
+    pays: bool
+    compatible: bool | None  # same tokenizer as the target; None when unknown
+    note: str = ""
+
+
+def candidate_of(model: KnownModel) -> Candidate:
+    """A candidate from the built-in table."""
+    return Candidate(model.key, float(model.parameters), model.tokens, tokenizer=model.tokenizer)
+
+
+def parse_candidates(text: str) -> list[Candidate]:
+    """Read a JSON list of names from the table and of objects with name, parameters, tokens, alpha,
+    perplexity.
+    """
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise PlanError(f"candidates are not JSON: line {error.lineno}: {error.msg}") from None
+    if not isinstance(value, list) or not value:
+        raise PlanError("candidates must be a JSON list of names or objects, with at least one entry")
+    found = [_candidate(number, item) for number, item in enumerate(value, 1)]
+    names = [candidate.name for candidate in found]
+    for name in names:
+        if names.count(name) > 1:
+            raise PlanError(f"candidate {name!r} is given {names.count(name)} times")
+    return found
+
+
+def _candidate(number: int, item: Any) -> Candidate:
+    if isinstance(item, str):
+        return candidate_of(find_model(item))
+    where = f"candidate {number}"
+    if not isinstance(item, Mapping):
+        raise PlanError(f"{where} must be a name or an object, got {item!r}")
+    for key in item:
+        if key not in _KEYS:
+            raise PlanError(f"{where}: unknown key {key!r}{nearest(str(key), _KEYS)}")
+    name = item.get("name")
+    if not isinstance(name, str) or not name:
+        raise PlanError(f"{where} needs a 'name'")
+    base = Candidate(name, 0.0) if "parameters" in item else candidate_of(find_model(name))
+    size = parameters(f"{name}: parameters", item["parameters"]) if "parameters" in item else base.parameters
+    data = base.tokens if item.get("tokens") is None else tokens(f"{name}: tokens", item["tokens"])
+    alpha = None if item.get("alpha") is None else open_unit(f"{name}: alpha", item["alpha"])
+    perplexity = None if item.get("perplexity") is None else finite(f"{name}: perplexity", item["perplexity"])
+    if perplexity is not None and perplexity <= 1:
+        raise PlanError(f"{name}: perplexity must be above 1, got {perplexity:g}")
+    return Candidate(name, size, data, alpha, perplexity, base.tokenizer)
+
+
+def rank(
+    candidates: list[Candidate],
+    laws: Laws,
+    cost: CostModel,
+    settings: SsdSettings,
+    target: float,
+    target_tokens: float,
+    draft_tokens: float,
+    *,
+    target_perplexity: float | None = None,
+    tokenizer: str | None = None,
+) -> tuple[Ranked, ...]:
+    """Candidates by predicted SD speed-up, best first; those that cannot be used come last.
+
+    ``draft_tokens`` stands in where a candidate's own training tokens are unknown.
+    """
+    ranked = [
+        _rank_one(c, laws, cost, settings, target, target_tokens, draft_tokens, target_perplexity, tokenizer)
+        for c in candidates
+    ]
+    return tuple(sorted(ranked, key=lambda r: (r.compatible is False, not r.pays, -r.speedup, r.parameters)))
+
+
+def _rank_one(
+    candidate: Candidate,
+    laws: Laws,
+    cost: CostModel,
+    settings: SsdSettings,
+    target: float,
+    target_tokens: float,
+    draft_tokens: float,
+    target_perplexity: float | None,
+    tokenizer: str | None,
+) -> Ranked:
+    size = candidate.parameters
+    compatible = (
+        None if tokenizer is None or candidate.tokenizer is None else candidate.tokenizer == tokenizer
+    )
+    alpha, source = _alpha(candidate, laws, target, target_tokens, draft_tokens, target_perplexity)
+    notes = [] if compatible is not False else ["tokenizer differs from the target's"]
+    if candidate.tokens is None and source == "law":
+        notes.append("training tokens unknown: those of the plan are assumed")
+    if size >= target:
+        notes.append("not smaller than the target")
+    if not 0 < alpha < 1:
+        notes.append(f"the law gives alpha {alpha:.3g}, outside (0, 1)")
+    if size >= target or not 0 < alpha < 1:
+        shown = alpha if 0 < alpha < 1 else None
+        return Ranked(
+            candidate.name,
+            size,
+            target / size,
+            shown,
+            source,
+            0,
+            1.0,
+            None,
+            0,
+            1.0,
+            False,
+            compatible,
+            "; ".join(notes),
+        )
+    gamma, speedup = _best(cost, None, alpha, target, size)
+    ssd_gamma, ssd_speedup = _best(cost, settings, alpha, target, size)
+    spread = None
+    if source != "measured":
+        half = quantile95(None) * laws.residual_sd
+        ends = [min(max(alpha + sign * half, 1e-6), 1 - 1e-6) for sign in (-1, 1)]
+        spread = (_best(cost, None, ends[0], target, size)[1], _best(cost, None, ends[1], target, size)[1])
+        if gamma > 0 and spread[0] <= 1.0:
+            notes.append("may not pay: the scatter of the law reaches speed-up 1")
+    pays = gamma > 0 and speedup > 1.0
+    if not pays:
+        notes.append("does not pay")
+    return Ranked(
+        candidate.name,
+        size,
+        target / size,
+        alpha,
+        source,
+        gamma,
+        speedup,
+        spread,
+        ssd_gamma,
+        ssd_speedup,
+        pays,
+        compatible,
+        "; ".join(notes),
+    )
+
+
+def _alpha(
+    candidate: Candidate,
+    laws: Laws,
+    target: float,
+    target_tokens: float,
+    draft_tokens: float,
+    y: float | None,
+) -> tuple[float, str]:
+    if candidate.alpha is not None:
+        return candidate.alpha, "measured"
+    if candidate.perplexity is not None:
+        if y is None:
+            raise PlanError(
+                f"{candidate.name} has a measured perplexity: the target's is needed too "
+                "(--target-perplexity)"
+            )
+        return float(laws.acceptance.alpha(candidate.perplexity, y)), "perplexity"
+    data = draft_tokens if candidate.tokens is None else candidate.tokens
+    return float(laws.alpha(target, target_tokens, candidate.parameters, data)), "law"
+
+
+def _best(
+    cost: CostModel, settings: SsdSettings | None, alpha: float, target: float, size: float
+) -> tuple[int, float]:
+    """Best whole gamma from 0 (plain decoding) on, and its speed-up."""
+    gammas: Array = np.arange(1, MAX_GAMMA + 1, dtype=float)
+    if settings is None:
+        rates = sd_rate(cost, alpha, target, size, gammas)
+    else:
+        rates = ssd_rate(cost, settings, alpha, target, size, gammas)
+    speedups = rates * float(cost.verify(target, 0.0))
+    index = int(np.argmax(speedups))
+    return (index + 1, float(speedups[index])) if speedups[index] > 1.0 else (0, 1.0)

@@ -1,0 +1,407 @@
+"""The planner's one question: which draft, how long a draft, what throughput, and how sure is that?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from sonoran.errors import PlanError
+from sonoran.planning.scaling import laws as checks
+from sonoran.planning.scaling.acceptance import quantile95
+from sonoran.planning.scaling.candidates import Candidate, Ranked, candidate_of, rank
+from sonoran.planning.scaling.costs import (
+    PUBLISHED_COST,
+    CostModel,
+    HiddenDrafting,
+    MeasuredCost,
+    SsdSettings,
+    compare_hidden,
+    sd_rate,
+)
+from sonoran.planning.scaling.laws import MAX_GAMMA, Array, optimal_gamma
+from sonoran.planning.scaling.lawset import Laws
+from sonoran.planning.scaling.models import KnownModel, drafts_for, find_model, published_laws
+from sonoran.planning.scaling.optimum import envelope, flat_range, optimal_sizes, smallest_draft
+from sonoran.planning.scaling.sensitivity import Bootstrap, Variant, bootstrap_size, search_size, variants
+from sonoran.planning.scaling.size_law import DATA_RANGE, LAW_RANGE, POWER_LAW, PUBLISHED_AFFINE
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """One warning; ``code`` is stable, ``text`` is for people."""
+
+    code: str
+    text: str
+
+
+def extrapolations(
+    laws: Laws, target: float, target_tokens: float, draft: float | None, draft_tokens: float
+) -> list[Note]:
+    """What about a target and its proposed draft (None: no optimum) lies outside of what was fitted."""
+    notes = []
+    y = float(laws.loss.perplexity(target, target_tokens))
+    if not laws.y_range[0] <= y <= laws.y_range[1]:
+        notes.append(Note("target_perplexity", _outside("target", y, laws.y_range)))
+    if draft is not None:
+        x = float(laws.loss.perplexity(draft, draft_tokens))
+        if not laws.x_range[0] <= x <= laws.x_range[1]:
+            notes.append(Note("draft_perplexity", _outside("draft", x, laws.x_range)))
+    if not LAW_RANGE[0] <= target <= LAW_RANGE[1]:
+        notes.append(
+            Note(
+                "target_size",
+                f"a target of {size(target)} is outside the 13B to 110B of the published size law; its "
+                "straight line is not used here, but neither is the full optimum checked against "
+                "measurements at this size",
+            )
+        )
+    for role, value in (("target", target_tokens), ("draft", draft_tokens)):
+        if not DATA_RANGE[0] <= value <= DATA_RANGE[1]:
+            notes.append(
+                Note(
+                    f"{role}_tokens",
+                    f"{size(value)} training tokens of the {role} are outside the 1T to 100T of the "
+                    "published grid",
+                )
+            )
+    sizes = np.geomspace(float(smallest_draft(target)), target, 200, endpoint=False)
+    if float(np.max(laws.alpha(target, target_tokens, sizes, draft_tokens))) >= 1:
+        notes.append(
+            Note(
+                "alpha_above_one",
+                "the acceptance plane gives alpha of 1 or more for some draft sizes: it does not apply "
+                "to this target",
+            )
+        )
+    return notes
+
+
+def _outside(role: str, value: float, span: tuple[float, float]) -> str:
+    return (
+        f"the loss law gives the {role} perplexity {value:.2f}, outside the {span[0]:.2f} to "
+        f"{span[1]:.2f} on which the acceptance plane was fitted: alpha is extrapolated"
+    )
+
+
+def cost_extrapolations(cost: CostModel, draft: float, gamma: float) -> list[Note]:
+    """Latencies that were not measured but extended from those that were."""
+    if not isinstance(cost, MeasuredCost):
+        return []
+    notes = []
+    if not cost.sizes[0] <= draft <= cost.sizes[-1]:
+        notes.append(
+            Note(
+                "draft_latency",
+                f"a draft of {size(draft)} is outside the measured {size(cost.sizes[0])} to "
+                f"{size(cost.sizes[-1])}",
+            )
+        )
+    if gamma + 1 > cost.target.rows[-1]:
+        notes.append(
+            Note(
+                "target_latency",
+                f"a verification of {gamma + 1:.0f} rows is beyond the measured {cost.target.rows[-1]:.0f}",
+            )
+        )
+    return notes
+
+
+def size(value: float) -> str:
+    """``70B``, ``282M``, ``15T``: three digits and the usual letter."""
+    for scale, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K")):
+        if value >= scale * 0.9995:
+            return f"{value / scale:.3g}{letter}" if value < scale * 999.5 else f"{value / scale:.0f}{letter}"
+    return f"{value:.3g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Optimum:
+    """The best draft size. ``gamma`` is continuous as in the paper, ``num_speculative_tokens`` is the whole K
+    to use.
+    """
+
+    parameters: float
+    ratio: float  # target / draft
+    alpha: float
+    draft_perplexity: float
+    target_perplexity: float
+    gamma: float
+    throughput: float  # tokens per unit of cost at gamma
+    speedup: float  # over AR, at gamma
+    num_speculative_tokens: int
+    integer_speedup: float
+    within_1_percent: tuple[float, float]
+    within_5_percent: tuple[float, float]
+    interval: Bootstrap | None
+    alpha_range: tuple[float, float]  # 95 % scatter of a single pair around the law
+    speedup_range: tuple[float, float]  # speed-up at those two, whole K chosen anew
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A rule of thumb against the full optimum: relative error of N*, and the share of T* that it keeps."""
+
+    name: str
+    parameters: float
+    relative_error: float
+    throughput_kept: float
+    in_range: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Answer of ``plan``. ``optimum`` and ``hidden`` are None when no draft of any size would pay."""
+
+    target: str
+    target_parameters: float
+    target_tokens: float
+    draft_tokens: float
+    cost_unit: str
+    laws_source: str
+    optimum: Optimum | None
+    rules: tuple[Rule, ...]
+    variants: tuple[Variant, ...]
+    hidden: HiddenDrafting | None
+    candidates: tuple[Ranked, ...]
+    best_candidate: str | None  # None: no candidates given, or none pays
+    sentence: str
+    notes: tuple[Note, ...]
+
+
+def describe(answer: Plan) -> str:
+    """The sentence that explains a plan."""
+    best = answer.optimum
+    if best is None:
+        text = f"For {answer.target}, the law finds no draft size that pays: decode without speculation."
+        return text + (
+            " None of the candidates pays." if answer.candidates and not answer.best_candidate else ""
+        )
+    sure = ""
+    if best.interval is not None:
+        sure = f" (95 %: {size(best.interval.low)} to {size(best.interval.high)})"
+    low, high = best.within_1_percent
+    text = (
+        f"For {answer.target} trained on {size(answer.target_tokens)} tokens, the law puts the best draft "
+        f"at {size(best.parameters)} parameters{sure}, 1/{best.ratio:.0f} of the target. With "
+        f"K = {best.num_speculative_tokens} it predicts {best.integer_speedup:.2f} times plain decoding; "
+        f"any size from {size(low)} to {size(high)} stays within 1 % of that."
+    )
+    if answer.hidden is not None:
+        ssd = answer.hidden.ssd
+        rate = f"{answer.hidden.settings.hit_rate:.2g}"
+        text += (
+            f" If drafting hides behind verification (SSD, hit rate {rate}), the best draft is "
+            f"{size(ssd.parameters)} and the prediction {ssd.speedup:.2f} times."
+        )
+    if answer.candidates:
+        row = next((r for r in answer.candidates if r.name == answer.best_candidate), None)
+        if row is None:
+            return text + " None of the candidates pays."
+        text += f" Of the candidates, {row.name} comes first: {row.speedup:.2f} times with K = {row.gamma}."
+    return text
+
+
+DEFAULT_TOKENS = 15e12
+"""Assumed training data where none is given; a factor of ten changes N* by about 4 %."""
+
+
+def plan(
+    target_params: float | None = None,
+    *,
+    target: str | None = None,
+    target_tokens: float | None = None,
+    draft_tokens: float | None = None,
+    candidates: Sequence[Candidate | str] | None = None,
+    laws: Laws | None = None,
+    cost: CostModel = PUBLISHED_COST,
+    hit_rate: float = 0.8,
+    backup: str = "draft",
+    target_perplexity: float | None = None,
+    draws: int = 1000,
+    seed: int = 0,
+) -> Plan:
+    """Plan the draft of one target.
+
+    The target is ``target_params`` (parameters) with ``target_tokens`` (training tokens), or ``target``, a
+    name of the built-in table. ``candidates`` are names of the table or Candidate objects; a named target
+    without candidates is ranked against the smaller models of its tokenizer. ``draws`` is the size of the
+    bootstrap (0: none).
+
+    Raises PlanError for impossible input. Everything extrapolated or assumed is listed in ``notes``.
+    """
+    checks.within("draws", draws, 0, 100_000)
+    checks.within("seed", seed, 0, 2**63 - 1)
+    settings = SsdSettings(hit_rate, backup)  # type: ignore[arg-type]
+    chosen = laws or published_laws()
+    model, m = _target(target_params, target)
+    notes: list[Note] = []
+    d_target = _tokens(
+        "target", target_tokens, float(model.tokens) if model and model.tokens else None, notes
+    )
+    d_draft = _tokens("draft", draft_tokens, d_target, notes)
+    if target_perplexity is not None and checks.finite("target_perplexity", target_perplexity) <= 1:
+        raise PlanError(f"target_perplexity must be above 1, got {target_perplexity:g}")
+    entries = _candidates(candidates, model)
+    curve = throughput_curve(chosen, cost, m, d_target, d_draft)
+    best = _optimum(chosen, cost, curve, m, d_target, d_draft, draws, seed)
+    notes += extrapolations(chosen, m, d_target, best.parameters if best else None, d_draft)
+    if best is not None:
+        notes += cost_extrapolations(cost, best.parameters, best.num_speculative_tokens)
+    notes.append(
+        Note(
+            "scatter",
+            f"one plane for all models (R2 {chosen.r2:.2f}): alpha of a single pair scatters by "
+            f"+-{quantile95(None) * chosen.residual_sd:.2f} around it; measure alpha before deciding",
+        )
+    )
+    ranked = rank(
+        entries,
+        chosen,
+        cost,
+        settings,
+        m,
+        d_target,
+        d_draft,
+        target_perplexity=target_perplexity,
+        tokenizer=model.tokenizer if model else None,
+    )
+    winner = next((r for r in ranked if r.pays and r.compatible is not False), None)
+    answer = Plan(
+        target=model.key if model else f"a {size(m)} target",
+        target_parameters=m,
+        target_tokens=d_target,
+        draft_tokens=d_draft,
+        cost_unit=cost.unit,
+        laws_source=chosen.source,
+        optimum=best,
+        rules=_rules(curve, m, best.parameters) if best else (),
+        variants=variants(chosen, m, d_target, d_draft) if best else (),
+        hidden=compare_hidden(chosen, cost, settings, m, d_target, d_draft) if best else None,
+        candidates=ranked,
+        best_candidate=winner.name if winner else None,
+        sentence="",
+        notes=tuple(notes),
+    )
+    return replace(answer, sentence=describe(answer))
+
+
+def throughput_curve(
+    laws: Laws, cost: CostModel, target: float, target_tokens: float, draft_tokens: float
+) -> Callable[[Array], Array]:
+    """Best throughput by draft size (array [n] to array [n]): continuous gamma for the published cost, else
+    whole.
+    """
+    if cost == PUBLISHED_COST:
+        return lambda n: envelope(laws.loss, laws.acceptance, target, target_tokens, n, draft_tokens)
+    gammas = np.arange(1, MAX_GAMMA + 1, dtype=float)[None, :]
+
+    def curve(n: Array) -> Array:
+        alpha = laws.alpha(target, target_tokens, n, draft_tokens)
+        usable = (alpha > 0) & (alpha < 1) & (n < target)
+        rates = sd_rate(cost, np.where(usable, alpha, 0.5)[:, None], target, n[:, None], gammas).max(axis=1)
+        return np.where(usable, rates, -np.inf)
+
+    return curve
+
+
+def _target(target_params: float | None, name: str | None) -> tuple[KnownModel | None, float]:
+    if name is not None and target_params is None:
+        model = find_model(name)
+        return model, float(model.parameters)
+    if name is not None or target_params is None:
+        raise PlanError(
+            "give the target as a number of parameters (70e9) or as a name (Qwen2.5/72B): exactly one of them"
+        )
+    return None, checks.parameters("target_params", target_params)
+
+
+def _tokens(role: str, given: float | None, fallback: float | None, notes: list[Note]) -> float:
+    if given is not None:
+        return checks.tokens(f"{role}_tokens", given)
+    if fallback is None:
+        notes.append(
+            Note(
+                "target_tokens_assumed",
+                f"training tokens of the target are not given: {size(DEFAULT_TOKENS)} assumed",
+            )
+        )
+        return DEFAULT_TOKENS
+    if role == "draft":
+        notes.append(
+            Note(
+                "draft_tokens_assumed",
+                f"training tokens of the draft are not given: the target's {size(fallback)} assumed",
+            )
+        )
+    return fallback
+
+
+def _candidates(given: Sequence[Candidate | str] | None, model: KnownModel | None) -> list[Candidate]:
+    if given is None:
+        return [candidate_of(draft) for draft in drafts_for(model)] if model else []
+    return [candidate_of(find_model(c)) if isinstance(c, str) else c for c in given]
+
+
+def _optimum(
+    laws: Laws,
+    cost: CostModel,
+    curve: Callable[[Array], Array],
+    m: float,
+    d_target: float,
+    d_draft: float,
+    draws: int,
+    seed: int,
+) -> Optimum | None:
+    if cost == PUBLISHED_COST:
+        n = float(optimal_sizes(laws.loss, laws.acceptance, m, d_target, d_draft))
+    else:
+        n = search_size(laws, cost, m, d_target, d_draft)
+    plain = float(cost.verify(m, 0.0))
+    if not np.isfinite(n) or float(curve(np.array([n]))[0]) * plain <= 1.0:
+        return None
+    alpha = float(laws.alpha(m, d_target, n, d_draft))
+    k, best = _whole(cost, alpha, m, n)
+    peak = float(curve(np.array([n]))[0])
+    half = quantile95(None) * laws.residual_sd
+    ends = (max(alpha - half, 1e-6), min(alpha + half, 1 - 1e-6))
+    ranges = [flat_range(curve, n, float(smallest_draft(m)), m * (1 - 1e-9), share) for share in (0.99, 0.95)]
+    return Optimum(
+        parameters=n,
+        ratio=m / n,
+        alpha=alpha,
+        draft_perplexity=float(laws.loss.perplexity(n, d_draft)),
+        target_perplexity=float(laws.loss.perplexity(m, d_target)),
+        gamma=float(optimal_gamma(alpha, m, n)) if cost == PUBLISHED_COST else float(k),
+        throughput=peak,
+        speedup=peak * plain,
+        num_speculative_tokens=k,
+        integer_speedup=best,
+        within_1_percent=ranges[0],
+        within_5_percent=ranges[1],
+        interval=bootstrap_size(laws, cost, m, d_target, d_draft, draws=draws, seed=seed),
+        alpha_range=ends,
+        speedup_range=(_whole(cost, ends[0], m, n)[1], _whole(cost, ends[1], m, n)[1]),
+    )
+
+
+def _whole(cost: CostModel, alpha: float, m: float, n: float) -> tuple[int, float]:
+    """Best whole K of at least 1, and its speed-up."""
+    gammas = np.arange(1, MAX_GAMMA + 1, dtype=float)
+    rates = sd_rate(cost, alpha, m, n, gammas) * float(cost.verify(m, 0.0))
+    index = int(np.argmax(rates))
+    return index + 1, float(rates[index])
+
+
+def _rules(curve: Callable[[Array], Array], m: float, best: float) -> tuple[Rule, ...]:
+    factor, exponent = POWER_LAW
+    inside = LAW_RANGE[0] <= m <= LAW_RANGE[1]
+    sizes = (
+        ("N = 0.00271 M + 87.1M (published line)", float(PUBLISHED_AFFINE.size(m)), inside),
+        ("N = M / 200 (the paper's headline)", m / 200.0, inside),
+        ("N = 154.4 M^0.578 (power law on the same optima)", factor * m**exponent, True),
+    )
+    peak = float(curve(np.array([best]))[0])
+    kept = [max(float(curve(np.array([n]))[0]), 0.0) / peak for _, n, _ in sizes]
+    return tuple(Rule(name, n, n / best - 1.0, k, ok) for (name, n, ok), k in zip(sizes, kept, strict=True))

@@ -1,0 +1,241 @@
+"""Two pictures of a plan: throughput against draft size, and N* against the size of the target."""
+
+from __future__ import annotations
+
+import io
+from typing import Any, Literal
+
+import numpy as np
+
+from sonoran.errors import PlanError, nearest
+from sonoran.planning.scaling.costs import PUBLISHED_COST, CostModel, SsdSettings, ssd_rate
+from sonoran.planning.scaling.laws import MAX_GAMMA, Array
+from sonoran.planning.scaling.lawset import Laws
+from sonoran.planning.scaling.models import published_laws, published_tables
+from sonoran.planning.scaling.optimum import optimal_sizes
+from sonoran.planning.scaling.planning import Plan, size, throughput_curve
+from sonoran.planning.scaling.size_law import LAW_RANGE, PUBLISHED_AFFINE
+
+INK, MUTED, GRID = "#1f2430", "#6b7280", "#e5e7eb"
+CURVE, HIDDEN, BEST, BAND = "#2563a8", "#7c3aed", "#c2410c", "#f4b183"
+RULE, REAL = "#7c8794", "#0f766e"
+
+
+def render_plot(
+    answer: Plan,
+    *,
+    laws: Laws | None = None,
+    cost: CostModel = PUBLISHED_COST,
+    form: Literal["svg", "png"] = "svg",
+) -> bytes:
+    """Draw a plan made with the same ``laws`` and ``cost``; returns the file's bytes.
+
+    Raises PlanError when matplotlib is missing or ``form`` is neither svg nor png.
+    """
+    if form not in ("svg", "png"):
+        raise PlanError(f"unknown plot format {form!r}{nearest(str(form), ('svg', 'png'))}")
+    try:
+        import matplotlib
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise PlanError("plots need matplotlib; install it with: pip install 'sonoran[plot]'") from None
+    style: Any = {
+        "font.size": 10,
+        "axes.edgecolor": MUTED,
+        "axes.labelcolor": INK,
+        "text.color": INK,
+        "xtick.color": MUTED,
+        "ytick.color": MUTED,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "svg.hashsalt": "sonoran",
+        "axes.titlesize": 11,
+        "axes.titleweight": "bold",
+        "axes.titlelocation": "left",
+    }
+    with matplotlib.rc_context(style):
+        figure = Figure(figsize=(12.5, 5.2), layout="constrained")
+        left, right = figure.subplots(1, 2, width_ratios=(1.25, 1))
+        chosen = laws or published_laws()
+        _throughput(left, answer, chosen, cost)
+        _sizes(right, answer, chosen, cost)
+        buffer = io.BytesIO()
+        metadata = {"Date": None} if form == "svg" else None
+        figure.savefig(buffer, format=form, dpi=160, metadata=metadata, facecolor="white")
+    return buffer.getvalue()
+
+
+def _throughput(axes: Any, answer: Plan, laws: Laws, cost: CostModel) -> None:
+    m = answer.target_parameters
+    curve = throughput_curve(laws, cost, m, answer.target_tokens, answer.draft_tokens)
+    sizes = np.geomspace(m / 20000, m * 0.95, 600)
+    speed = curve(sizes) * float(cost.verify(m, 0.0))
+    shown = np.isfinite(speed) & (speed > 0)
+    axes.axhline(1.0, color=MUTED, lw=1, ls=(0, (4, 3)))
+    axes.annotate(
+        "plain decoding",
+        (0, 1.0),
+        xycoords=("axes fraction", "data"),
+        xytext=(4, 3),
+        textcoords="offset points",
+        va="bottom",
+        color=MUTED,
+        fontsize=8.5,
+    )
+    top = max([float(speed[shown].max()) if shown.any() else 1.0, *(r.speedup for r in answer.candidates)])
+    best = answer.optimum
+    if best is not None:
+        axes.axvspan(*best.within_5_percent, color=BAND, alpha=0.22, lw=0, label="within 5 % of the best")
+        axes.axvspan(*best.within_1_percent, color=BAND, alpha=0.45, lw=0, label="within 1 %")
+    if answer.hidden is not None:
+        settings = answer.hidden.settings
+        hidden = _hidden_curve(answer, settings, laws, cost, sizes)
+        top = max(top, float(hidden.max()))
+        axes.plot(
+            sizes,
+            hidden,
+            color=HIDDEN,
+            lw=1.6,
+            ls=(0, (5, 2)),
+            zorder=2,
+            label=f"SSD, hit rate {settings.hit_rate:.2g}",
+        )
+    axes.plot(sizes[shown], speed[shown], color=CURVE, lw=2.2, zorder=3, label="SD")
+    if best is not None:
+        label = f"best SD draft: {size(best.parameters)}, K = {best.num_speculative_tokens}"
+        label += f", {best.integer_speedup:.2f}x"
+        axes.plot([best.parameters], [best.speedup], "*", ms=15, color=BEST, zorder=6, label=label)
+        if best.interval is not None:
+            below = np.array([[best.parameters - best.interval.low], [best.interval.high - best.parameters]])
+            axes.errorbar(
+                [best.parameters],
+                [0.92 * best.speedup],
+                xerr=np.maximum(below, 0.0),
+                color=BEST,
+                lw=2,
+                capsize=4,
+                zorder=5,
+                label="95 % of N* (targets drawn again)",
+            )
+    _candidates(axes, answer)
+    axes.set_xscale("log")
+    # Nothing to see where alpha is not positive.
+    axes.set_xlim(max(sizes[0], 0.5 * float(sizes[shown][0])) if shown.any() else sizes[0], m)
+    axes.set_ylim(min(0.9, 0.9 * top), top + 0.5 * max(top - 0.9, 0.2))
+    _count_axis(axes.xaxis)
+    axes.set_xlabel("parameters of the draft")
+    axes.set_ylabel("predicted speed-up over plain decoding")
+    axes.set_title(f"How large a draft for {answer.target}?")
+    axes.grid(True, color=GRID, lw=0.7)
+    axes.set_axisbelow(True)
+    axes.legend(loc="upper center", ncols=2, fontsize=8.5, frameon=True, edgecolor=GRID, framealpha=0.95)
+
+
+def _hidden_curve(answer: Plan, settings: SsdSettings, laws: Laws, cost: CostModel, sizes: Array) -> Array:
+    """Best SSD speed-up by draft size, 1 where no draft helps."""
+    m = answer.target_parameters
+    gammas = np.arange(1, MAX_GAMMA + 1, dtype=float)[None, :]
+    alpha = laws.alpha(m, answer.target_tokens, sizes, answer.draft_tokens)
+    usable = (alpha > 0) & (alpha < 1)
+    safe = np.where(usable, alpha, 0.5)[:, None]
+    rates = ssd_rate(cost, settings, safe, m, sizes[:, None], gammas).max(axis=1)
+    return np.asarray(np.where(usable, np.maximum(rates * float(cost.verify(m, 0.0)), 1.0), 1.0))
+
+
+def _candidates(axes: Any, answer: Plan) -> None:
+    real = [row for row in answer.candidates if row.alpha is not None]
+    if not real:
+        return
+    axes.plot(
+        [row.parameters for row in real],
+        [row.speedup for row in real],
+        "o",
+        ms=6,
+        color=REAL,
+        mec="white",
+        mew=0.8,
+        zorder=7,
+        label="candidates",
+    )
+    labelled: list[float] = []
+    family = answer.target.split("/")[0] + "/"
+    ceiling = 0.5 * answer.target_parameters
+    for row in sorted(
+        real, key=lambda r: (r.name != answer.best_candidate, family not in r.name, r.parameters)
+    ):
+        place = float(np.log(row.parameters))
+        # Labels of close sizes would run into each other, those at the right edge out of the picture.
+        if row.parameters > ceiling or any(abs(place - other) < 0.55 for other in labelled):
+            continue
+        labelled.append(place)
+        axes.annotate(
+            row.name,
+            (row.parameters, row.speedup),
+            xytext=(-6, -9),
+            textcoords="offset points",
+            ha="right",
+            fontsize=8,
+            color=REAL,
+            zorder=8,
+        )
+
+
+def _sizes(axes: Any, answer: Plan, laws: Laws, cost: CostModel) -> None:
+    m = answer.target_parameters
+    low, high = min(1e9, m / 2), max(1e12, m * 2)
+    targets = np.geomspace(low, high, 200)
+    d_target, d_draft = answer.target_tokens, answer.draft_tokens
+    axes.plot(
+        targets,
+        optimal_sizes(laws.loss, laws.acceptance, targets, d_target, d_draft),
+        color=CURVE,
+        lw=2.2,
+        zorder=3,
+        label="full optimum (published cost)",
+    )
+    axes.plot(targets, PUBLISHED_AFFINE.size(targets), color=RULE, lw=1.2, ls=(0, (2, 2)))
+    inside = np.geomspace(*LAW_RANGE, 50)
+    axes.plot(
+        inside,
+        PUBLISHED_AFFINE.size(inside),
+        color=RULE,
+        lw=2.2,
+        label="0.00271 M + 87.1M, dotted where not fitted",
+    )
+    axes.plot(targets, targets / 200, color=MUTED, lw=1, ls=(0, (6, 3)), label="M / 200")
+    tables = published_tables()
+    points = [
+        (tables["target_parameters"][name], cell["draft_parameters"])
+        for name, row in tables["table5"].items()
+        for cell in row.values()
+    ]
+    axes.plot(
+        *zip(*points, strict=True), ".", ms=5, color=INK, alpha=0.55, zorder=4, label="the paper's Table 5"
+    )
+    best = answer.optimum
+    if best is not None:
+        axes.plot([m, m], best.within_1_percent, color=BAND, lw=6, alpha=0.6, zorder=2, solid_capstyle="butt")
+        if best.interval is not None:
+            axes.plot([m, m], [best.interval.low, best.interval.high], color=BEST, lw=2, zorder=5)
+        label = "this plan" if cost == PUBLISHED_COST else "this plan (its own cost model)"
+        axes.plot([m], [best.parameters], "*", ms=15, color=BEST, zorder=6, label=label)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlim(low, high)
+    _count_axis(axes.xaxis)
+    _count_axis(axes.yaxis)
+    axes.set_xlabel("parameters of the target M")
+    axes.set_ylabel("best draft N*")
+    axes.set_title("The law, and where it was fitted")
+    axes.axvspan(*LAW_RANGE, color=GRID, alpha=0.55, lw=0, zorder=0)
+    axes.grid(True, color=GRID, lw=0.7)
+    axes.set_axisbelow(True)
+    axes.legend(loc="upper left", fontsize=8.5, frameon=True, edgecolor=GRID, framealpha=0.95)
+
+
+def _count_axis(axis: Any) -> None:
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axis.set_major_locator(LogLocator(base=10, subs=(1.0, 3.0)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: size(value)))
+    axis.set_minor_formatter(NullFormatter())

@@ -1,0 +1,211 @@
+"""What target side and draft worker say to each other: typed messages, encoded with MessagePack.
+
+A client opens with ``Hello`` and gets ``Welcome`` or ``Refusal``. ``Prefill`` announces a sequence, ``Speculate`` asks
+for the speculations of one round and is the only request with a timely reply (``Speculations``); ``Free`` forgets
+sequences, ``Heartbeat`` is echoed, ``StatsRequest`` is answered by ``Stats``, ``Bye`` ends.
+
+Every sequence carries a generation that grows whenever the client starts it over (preemption, a worker that came back).
+A message of an older generation is dropped by whoever receives it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+
+from sonoran.errors import WorkerError
+from sonoran.sampling.proposals import Law, PointLaw, SparseLaw, UniformLaw
+from sonoran.types import Origin
+
+PROTOCOL_VERSION = 1
+
+HELLO_FIRST = "this draft worker does not know you: say hello first"
+"""Reason of the ``Refusal`` to a client that the worker forgot, or that outlived a worker: begin again."""
+
+
+class Hello(msgspec.Struct, tag="hello", frozen=True):
+    """The client introduces itself; ``fingerprint`` is that of its vocabulary."""
+
+    version: int
+    fingerprint: str
+    vocab_size: int  # of the target; ids from here on are never proposed
+    eos_ids: list[int]
+    settings: dict[str, Any]  # of the speculation, see draftworker.settings
+
+
+class Welcome(msgspec.Struct, tag="welcome", frozen=True):
+    """The worker accepts: what it can do."""
+
+    version: int
+    fingerprint: str
+    model: str
+    context_length: int
+    heartbeat_s: float  # a silent client is evicted after a few of these
+
+
+class Refusal(msgspec.Struct, tag="refusal", frozen=True):
+    """The worker declines, or a request made no sense; the text is for the user."""
+
+    reason: str
+
+
+class Prefill(msgspec.Struct, tag="prefill", frozen=True):
+    """A sequence begins (or begins anew): its tokens so far and how it is sampled."""
+
+    sequence: int
+    generation: int
+    tokens: list[int]
+    prompt_length: int
+    seed: int
+    params: dict[str, Any]  # fields of SamplingParams that differ from their defaults
+    verification: str
+
+
+class Item(msgspec.Struct, array_like=True, frozen=True):
+    """One sequence's part of a round: what was committed since the worker last heard, and how many tokens to draft.
+
+    ``accepted`` is k of the last outcome, whose bonus token is the last of ``tokens``; -1 when the worker's last
+    speculation was not verified.
+    """
+
+    sequence: int
+    generation: int
+    base: int  # committed tokens before ``tokens``
+    tokens: list[int]
+    wanted: int
+    accepted: int
+
+
+class Speculate(msgspec.Struct, tag="speculate", frozen=True):
+    """Ask for the speculations of one round."""
+
+    round: int
+    items: list[Item]
+
+
+class Answer(msgspec.Struct, array_like=True, frozen=True):
+    """One speculation. ``known`` is false when the worker lacks the sequence and wants a ``Prefill``.
+
+    ``laws`` has one entry per token under the rejection rule: ``[]`` for a point mass, ``[size]`` for the uniform law,
+    ``[ids, probabilities]`` as little-endian int32 and float64 bytes for a sparse one.
+    """
+
+    sequence: int
+    generation: int
+    known: bool
+    origin: Origin
+    tokens: list[int]
+    laws: list[list[Any]]
+    fan_out: list[int]  # in force while the worker predicted the outcome of the previous speculation
+
+
+class Speculations(msgspec.Struct, tag="speculations", frozen=True):
+    """Reply to ``Speculate``, in the order of its items."""
+
+    round: int
+    answers: list[Answer]
+    hidden_ms: float  # draft work since the last reply, done while the target verified
+    exposed_ms: float  # draft work that this reply waited for (backup just in time)
+
+
+class Free(msgspec.Struct, tag="free", frozen=True):
+    """Forget sequences that ended or were cancelled."""
+
+    sequences: list[int]
+
+
+class Heartbeat(msgspec.Struct, tag="heartbeat", frozen=True):
+    """Echoed with the same number by the worker."""
+
+    number: int
+
+
+class StatsRequest(msgspec.Struct, tag="stats_request", frozen=True):
+    """Ask for the worker's counters. ``trace`` spans of its work are kept from now on; 0 ends that, and asks for them."""
+
+    trace: int | None = None
+
+
+class Stats(msgspec.Struct, tag="stats", frozen=True):
+    """Counters of the worker for this client."""
+
+    values: dict[str, Any]
+
+
+class Bye(msgspec.Struct, tag="bye", frozen=True):
+    """The client leaves; everything it had is freed."""
+
+
+ToWorker = Hello | Prefill | Speculate | Free | Heartbeat | StatsRequest | Bye
+ToClient = Welcome | Refusal | Speculations | Heartbeat | Stats
+
+
+MAX_MESSAGE_BYTES = 16 * 2**20
+"""Longest message either way: a prompt of a million tokens, with room to spare."""
+
+T = TypeVar("T")
+
+_encoder = msgspec.msgpack.Encoder()
+_to_worker = msgspec.msgpack.Decoder(ToWorker)
+_to_client = msgspec.msgpack.Decoder(ToClient)
+# What a decoder raises on hostile bytes: bad shape, bad UTF-8, deep nesting, unhashable keys.
+_MALFORMED = (msgspec.MsgspecError, ValueError, RecursionError, OverflowError, TypeError)
+
+
+def encode(message: ToWorker | ToClient) -> bytes:
+    """Return the bytes of a message. Raises WorkerError when it is too long to be accepted."""
+    data = _encoder.encode(message)
+    if len(data) > MAX_MESSAGE_BYTES:
+        raise WorkerError(
+            f"a message of {len(data)} bytes exceeds the {MAX_MESSAGE_BYTES} that the worker takes"
+        )
+    return data
+
+
+def decode_to_worker(data: bytes) -> ToWorker:
+    """Read a client's message. Raises WorkerError when it is none."""
+    return _decode(_to_worker, data)
+
+
+def decode_to_client(data: bytes) -> ToClient:
+    """Read a worker's message. Raises WorkerError when it is none."""
+    return _decode(_to_client, data)
+
+
+def _decode(decoder: msgspec.msgpack.Decoder[T], data: bytes) -> T:
+    if len(data) > MAX_MESSAGE_BYTES:
+        raise WorkerError(f"a message of {len(data)} bytes exceeds the limit of {MAX_MESSAGE_BYTES}")
+    try:
+        return decoder.decode(data)
+    except _MALFORMED as error:
+        raise WorkerError(f"a message of {len(data)} bytes makes no sense: {error}") from error
+
+
+def encode_law(law: Law) -> list[Any]:
+    """Return ``[]`` for a point mass, ``[size]`` for the uniform law, ``[ids, probabilities]`` for a sparse one."""
+    if isinstance(law, PointLaw):
+        return []
+    if isinstance(law, UniformLaw):
+        return [law.size]
+    return [law.ids.astype("<i4").tobytes(), law.probabilities.astype("<f8").tobytes()]
+
+
+def decode_law(parts: Sequence[Any]) -> Law:
+    """The inverse of ``encode_law``. Raises WorkerError for anything that is no law."""
+    if len(parts) == 0:
+        return PointLaw()
+    if len(parts) == 1 and isinstance(parts[0], int) and parts[0] > 0:
+        return UniformLaw(parts[0])
+    if len(parts) != 2 or not all(isinstance(part, bytes) for part in parts):
+        raise WorkerError("a proposal law is neither a point, nor uniform, nor sparse")
+    if len(parts[0]) % 4 or len(parts[1]) % 8 or len(parts[0]) // 4 != len(parts[1]) // 8 or not parts[0]:
+        raise WorkerError("a sparse proposal law has ids and probabilities of different lengths")
+    ids = np.frombuffer(parts[0], "<i4").astype(np.int32)
+    probabilities = np.frombuffer(parts[1], "<f8").astype(np.float64)
+    ascending = bool(np.all(np.diff(ids) > 0)) and int(ids[0]) >= 0
+    if not ascending or not np.all(probabilities >= 0.0) or abs(float(probabilities.sum()) - 1.0) > 1e-6:
+        raise WorkerError("a sparse proposal law is not a distribution over ascending token ids")
+    return SparseLaw(ids, probabilities)

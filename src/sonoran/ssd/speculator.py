@@ -1,0 +1,237 @@
+"""The draft's side of SSD for one client: look up, answer, then draft replies to every likely outcome.
+
+A round (SSD paper, Algorithm 1): ``speculate`` applies the outcomes, reads the cache and answers; ``work`` then runs,
+while the target verifies, the trunk pass over [bonus, s_1..s_K], guesses outcomes from its K + 1 rows, and drafts all
+branches of all sequences together, one pass per token. It may be abandoned after any pass: what was drafted so far is in
+the cache, and an early outcome gets a shorter speculation.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from sonoran.config import SpeculationSettings
+from sonoran.engine.trace import SpanLog, to_plain
+from sonoran.errors import ConfigError
+from sonoran.sampling.proposals import EMPTY
+from sonoran.ssd.backup import random_proposal, top_up_goals
+from sonoran.ssd.budget import typical_budget
+from sonoran.ssd.context import Context
+from sonoran.ssd.messages import Answer, Hello, Item, Prefill, Speculate, Speculations, encode_law
+from sonoran.ssd.model import DraftModel
+from sonoran.ssd.outcomes import bonus_rank
+from sonoran.ssd.sequence import DraftSequence, start_sequence
+from sonoran.ssd.tree import draft_round
+from sonoran.ssd.trunk import draft_just_in_time, read_prompts
+from sonoran.types import Origin
+
+_SHOWN: tuple[Origin, ...] = ("primary", "draft")
+
+
+class Speculator:
+    """State of one client. Not thread-safe; no input or output. Raises ConfigError for impossible settings."""
+
+    def __init__(self, model: DraftModel, hello: Hello) -> None:
+        self._settings = SpeculationSettings.from_mapping(hello.settings)
+        self._context = Context.make(model, self._settings, hello.vocab_size, tuple(hello.eos_ids))
+        self._sequences: dict[int, DraftSequence] = {}
+        self._replied: float | None = None
+        self._asked = 0.0
+        self._hidden_s = 0.0
+
+    def prefill(self, message: Prefill) -> None:
+        """Start a sequence; its prompt is read by ``work``. Raises ConfigError when it makes no sense."""
+        self.free([message.sequence])
+        s = start_sequence(message, self._settings.num_speculative_tokens)
+        largest = self._context.model.backend.config.vocab_size
+        if not all(0 <= token < largest for token in s.tokens):
+            raise ConfigError(f"sequence {s.id} has tokens outside the draft's vocabulary of {largest}")
+        kv = self._context.model.kv
+        s.table = kv.open(kv.match(s.tokens))
+        s.computed = len(s.table.blocks) * kv.block_size
+        self._context.model.see(s.tokens)
+        self._sequences[s.id] = s
+
+    def speculate(self, message: Speculate) -> Speculations:
+        """Apply the outcomes of a round and answer each sequence: from the cache, else by its backup."""
+        begin = time.perf_counter()
+        # Without an outcome among the items nothing was verified: what lies between is idle time, not a round.
+        if self._replied is not None and any(item.accepted >= 0 for item in message.items):
+            committed = sum(len(item.tokens) for item in message.items)
+            self._context.pace.observe(committed, 1e3 * (begin - self._asked))
+            self._context.backup.observe_latency(verification_ms=1e3 * (begin - self._replied))
+        self._asked = begin
+        self._context.counters.rounds += 1
+        found = [self._look_up(item) for item in message.items]
+        present = [s for s in found if s is not None]
+        short = [s for s in present if not s.complete and self._is_caught_up(s)]
+        exposed = self._fill_in(short, len(present)) if short else 0.0
+        answers = [_answer(item, s) for item, s in zip(message.items, found, strict=True)]
+        hidden, self._hidden_s = 1e3 * self._hidden_s, 0.0
+        self._replied = time.perf_counter()
+        if self._context.spans is not None:
+            origins = [answer.origin for answer in answers]
+            self._context.spans.add("reply", begin, self._replied, origins=origins)
+        return Speculations(message.round, answers, hidden, exposed)
+
+    def work(self) -> Iterator[None]:
+        """Draft for the next round; yields after every forward pass."""
+        passes = self._passes()
+        while True:
+            begin = time.perf_counter()
+            try:
+                next(passes)
+            except StopIteration:
+                return
+            finally:
+                self._hidden_s += time.perf_counter() - begin
+            yield
+
+    def free(self, sequences: Sequence[int]) -> None:
+        """Forget sequences; unknown ones are ignored."""
+        for name in sequences:
+            s = self._sequences.pop(name, None)
+            if s is not None:
+                self._context.cache.drop(name)
+                self._context.release_scratch(s)
+                self._context.model.kv.close(s.table)
+
+    def stats(self) -> dict[str, Any]:
+        """Return counters, estimates and the fan-out in force."""
+        context, k = self._context, self._settings.num_speculative_tokens
+        budget = typical_budget(context)
+        return {
+            **asdict(context.counters),
+            "num_sequences": len(self._sequences),
+            "outcomes": context.statistics.summary(k),
+            "budget": budget,
+            "guesses_per_sequence": context.guesses,
+            "trust_in_confidence": context.trust.weight,
+            "fan_out": {origin: context.fan_out.list_for(origin, k, budget) for origin in _SHOWN},
+            "verification_ms": context.backup.verification_ms,
+            "draft_ms": context.backup.draft_ms,
+            "pass_ms_by_rows": context.latency.as_dict(),
+        }
+
+    def trace(self, limit: int) -> dict[str, Any]:
+        """Keep the newest ``limit`` spans from now on; return those kept so far, and the time on their clock."""
+        kept = self._context.spans.spans() if self._context.spans is not None else []
+        self._context.spans = SpanLog(limit) if limit > 0 else None
+        return {"spans": to_plain(kept), "clock_s": time.perf_counter()}
+
+    def close(self) -> None:
+        """Free everything that this client holds."""
+        self.free(list(self._sequences))
+
+    def _passes(self) -> Iterator[None]:
+        # One pass over a new prompt goes first, so that a busy batch cannot keep a newcomer waiting for ever.
+        for _ in read_prompts(self._context, self._unread()):
+            yield
+            break
+        yield from draft_round(self._context, self._stale())
+        yield from read_prompts(self._context, self._unread())
+        yield from draft_round(self._context, self._stale())
+
+    def _unread(self) -> list[DraftSequence]:
+        return [s for s in self._sequences.values() if s.unread]
+
+    def _stale(self) -> list[DraftSequence]:
+        return [s for s in self._sequences.values() if s.stale and not s.unread]
+
+    def _is_caught_up(self, s: DraftSequence) -> bool:
+        """Whether drafting just in time would not have to read a prompt first."""
+        return s.unread <= 2 * self._settings.num_speculative_tokens
+
+    def _look_up(self, item: Item) -> DraftSequence | None:
+        """Move a sequence on by an outcome and look it up; None when it is unknown."""
+        s = self._sequences.get(item.sequence)
+        if s is None:
+            return None
+        context = self._context
+        length, sent, origin, ranked, beliefs = len(s.tokens), s.sent, s.origin, s.ranked, s.beliefs
+        context.release_scratch(s)
+        try:
+            outcome = s.commit(item)
+        except ConfigError:
+            self.free([item.sequence])
+            return None
+        context.model.see(item.tokens)
+        s.wanted, s.complete = item.wanted, item.wanted < 1
+        s.propose(EMPTY, "none")
+        if outcome is None:
+            context.cache.drop(s.id)
+            return s
+        cached = context.cache.take(s.id, length, outcome)
+        if ranked is not None:
+            rank = bonus_rank(ranked, sent.tokens, outcome)
+            context.statistics.observe(origin, len(sent), outcome, rank, hit=cached is not None)
+            if beliefs is not None:
+                context.trust.observe(beliefs, outcome, rank)
+        if cached is None:
+            context.counters.misses += 1
+            return s
+        context.counters.hits += 1
+        s.complete = outcome in s.ended or len(cached) >= item.wanted
+        context.counters.early_answers += not s.complete
+        if cached.tokens:
+            s.propose(cached.cut(item.wanted), "primary")
+        return s
+
+    def _fill_in(self, short: list[DraftSequence], batch_size: int) -> float:
+        """Give sequences that missed a speculation by their backup, and draft on what was cut short if that pays.
+
+        Returns the ms that this took.
+        """
+        begin = time.perf_counter()
+        context = self._context
+        cut = [s for s in short if s.origin == "primary"]
+        drafting = self._backups([s for s in short if s.origin == "none"], batch_size)
+        # When the batch waits for the backup anyway, what was cut short is finished along with it.
+        if not self._settings.top_up:
+            lengths = [len(s.sent) for s in cut]
+        else:
+            lengths = [s.wanted for s in cut] if drafting else self._worth_waiting_for(cut)
+        context.counters.topped_up += sum(n > len(s.sent) for s, n in zip(cut, lengths, strict=True))
+        goals = [(s, s.wanted) for s in drafting] + list(zip(cut, lengths, strict=True))
+        draft_just_in_time(context, goals)
+        spent = 1e3 * (time.perf_counter() - begin)
+        if drafting:
+            context.backup.observe_latency(draft_ms=spent)
+        return spent
+
+    def _worth_waiting_for(self, cut: list[DraftSequence]) -> list[int]:
+        """Return the length that each unfinished speculation should have before it is sent."""
+        context = self._context
+        return top_up_goals(
+            [len(s.sent) for s in cut],
+            [s.wanted for s in cut],
+            context.statistics.acceptance("primary"),
+            context.pace.rate,
+            context.exposed_latency,
+        )
+
+    def _backups(self, missing: list[DraftSequence], batch_size: int) -> list[DraftSequence]:
+        """Choose a backup for each sequence that missed; return those for which the draft is to work."""
+        uses_ngrams = self._settings.backup in ("ngram", "auto")
+        ngrams = [s.ngrams().propose(s.wanted) if uses_ngrams else EMPTY for s in missing]
+        origins = self._context.backup.choose(batch_size, [len(proposal) > 0 for proposal in ngrams])
+        drafting = []
+        for s, origin, proposal in zip(missing, origins, ngrams, strict=True):
+            if origin == "draft":
+                drafting.append(s)
+            elif origin == "ngram":
+                s.propose(proposal, origin)
+            elif origin == "random":
+                guess = random_proposal(s.seed, len(s.tokens), s.wanted, self._context.width)
+                s.propose(guess, origin)
+        return drafting
+
+
+def _answer(item: Item, s: DraftSequence | None) -> Answer:
+    if s is None:
+        return Answer(item.sequence, item.generation, False, "none", [], [], [])
+    laws = [encode_law(law) for law in s.sent.laws] if s.rule == "rejection" else []
+    return Answer(s.id, s.generation, True, s.origin, list(s.sent.tokens), laws, s.fan_out)

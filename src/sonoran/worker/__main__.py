@@ -1,0 +1,162 @@
+"""The life of a worker that an engine started: it obeys its parent, and never outlives it.
+
+The parent writes one line of JSON (``Orders``) to standard input and keeps it open; end of file means that it is
+gone. Reports go to standard output, a JSON object a line; whatever else is printed goes to standard error.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import logging
+import os
+import select
+import shutil
+import signal
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from sonoran.config import WorkerOptions
+from sonoran.errors import ConfigError, SonoranError
+from sonoran.ssd.model import load_draft_model
+from sonoran.worker.server import serve
+from sonoran.worker.session import Service, draft_service
+
+log = logging.getLogger(__name__)
+
+Report = Callable[[int, int], None]
+"""Called with the bytes loaded so far and the bytes in all."""
+
+_LOOK_AT_PARENT_S = 0.5
+_GRACE_S = 1.0  # between being told to stop and ending the hard way
+_PR_SET_PDEATHSIG = 1
+
+
+class Orders(msgspec.Struct, frozen=True):
+    """What the parent wants; ``folder`` is private to this worker and goes with it."""
+
+    options: dict[str, Any]
+    address: str
+    folder: str
+    parent: int
+    heartbeat_s: float
+
+
+def child_main(build: Callable[[dict[str, Any], Report], Service]) -> int:
+    """Run a worker as a child process; return its exit status. ``build`` loads what it serves."""
+    control = _private_output()
+    wake, stop = _catch_signals()
+    orders = msgspec.json.decode(_first_line(), type=Orders)
+    logging.basicConfig(
+        level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr
+    )
+    done = threading.Event()
+    ask, asked = os.pipe()
+    threading.Thread(target=_guard, args=(orders, wake, asked, done), daemon=True).start()
+    _die_with_parent()
+    try:
+        pin_process(orders.options.get("cores"))
+        service = build(orders.options, lambda part, total: _tell(control, progress=[part, total]))
+        serve(
+            service,
+            orders.address,
+            heartbeat_s=orders.heartbeat_s,
+            stop_fds=(ask,),
+            on_ready=lambda: _tell(control, ready=True),
+        )
+    except SonoranError as error:
+        _tell(control, error=str(error), kind=type(error).__name__)
+        return 2
+    finally:
+        done.set()
+        os.close(stop)
+        shutil.rmtree(orders.folder, ignore_errors=True)
+    return 0
+
+
+def pin_process(cores: Sequence[int] | None) -> None:
+    """Keep this process, and all threads that it will have, on these cores. Raises ConfigError if it may not."""
+    if not cores or not hasattr(os, "sched_setaffinity"):
+        return
+    tasks = Path("/proc/self/task")
+    try:
+        os.sched_setaffinity(0, cores)
+        for task in tasks.iterdir() if tasks.is_dir() else ():
+            with suppress(ProcessLookupError):  # a thread that has just ended
+                os.sched_setaffinity(int(task.name), cores)
+    except (OSError, ValueError) as error:
+        usable = sorted(os.sched_getaffinity(0))
+        raise ConfigError(
+            f"the draft worker cannot use cores {list(cores)}, usable are {usable}: {error}"
+        ) from None
+
+
+def _guard(orders: Orders, wake: int, asked: int, done: threading.Event) -> None:
+    """Wait for a signal or the end of the parent; then ask the loop to stop, and end the process if it does not."""
+    while True:
+        ready, _, _ = select.select([0, wake], [], [], _LOOK_AT_PARENT_S)
+        if wake in ready or os.getppid() != orders.parent:
+            break
+        if ready and not os.read(0, 4096):
+            break
+    with suppress(OSError):
+        os.write(asked, b"!")
+    if not done.wait(_GRACE_S):
+        shutil.rmtree(orders.folder, ignore_errors=True)
+        os._exit(1)
+
+
+def _catch_signals() -> tuple[int, int]:
+    """Ignore Ctrl-C, which is the parent's to handle; return a pipe that becomes readable on SIGTERM."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    wake, stop = os.pipe()
+    os.set_blocking(stop, False)
+    signal.set_wakeup_fd(stop, warn_on_full_buffer=False)
+    # The wake-up descriptor does the work, also while the main thread is in a long call.
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    return wake, stop
+
+
+def _die_with_parent() -> None:
+    """Have Linux send SIGTERM when the thread that started this process ends; elsewhere, the guard looks."""
+    if sys.platform == "linux":
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
+
+
+def _private_output() -> int:
+    """Keep standard output for reports, and send everything else that is printed to standard error."""
+    control = os.dup(1)
+    os.dup2(2, 1)
+    return control
+
+
+def _first_line() -> bytes:
+    """Read a line from standard input without reading further."""
+    line = b""
+    while not line.endswith(b"\n"):
+        byte = os.read(0, 1)
+        if not byte:
+            raise SystemExit("this starts draft workers for an engine; by hand, use: sonoran draft-worker")
+        line += byte
+    return line
+
+
+def _tell(control: int, **values: Any) -> None:
+    with suppress(OSError):
+        os.write(control, json.dumps(values).encode() + b"\n")
+
+
+def build(options: dict[str, Any], report: Report) -> Service:
+    """Load the draft model that the options name."""
+    return draft_service(load_draft_model(WorkerOptions.from_mapping(options), report))
+
+
+if __name__ == "__main__":
+    sys.exit(child_main(build))

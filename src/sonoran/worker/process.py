@@ -1,0 +1,252 @@
+"""A draft worker as a child process: started, watched, and cleaned up after, whatever way it ends.
+
+It is a fresh interpreter, not a fork: the engine has threads. Its socket lies in a folder that only this user can
+enter. Settings go through its standard input, which also tells it when this process has gone.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import weakref
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from sonoran import errors
+from sonoran.errors import SonoranError, WorkerError
+from sonoran.worker.transport import DEFAULT_HEARTBEAT_S
+
+COMMAND = (sys.executable, "-m", "sonoran.worker")
+
+_PREFIX = "sonoran-draft-"
+_SOCKET = "worker.sock"
+_LONGEST_FOLDER = 88  # bytes: a socket's path has at most 107
+_LAST_LINES = 20
+_PATIENCE_S = 2.0  # until a worker that was asked to stop is killed
+
+
+@dataclass(slots=True)
+class _Said:
+    """What a worker has reported so far."""
+
+    ready: bool = False
+    progress: tuple[int, int] | None = None
+    error: SonoranError | None = None
+    lines: deque[str] = field(default_factory=lambda: deque(maxlen=_LAST_LINES))
+
+
+class LocalWorker:
+    """One child process and its folder. Make it in a thread that lives as long as the worker shall.
+
+    ``options`` go to the worker as JSON; cores named there are the only ones it runs on. Raises WorkerError when
+    the process cannot be started. ``stop`` is called at exit, if not before.
+    """
+
+    def __init__(
+        self,
+        options: Mapping[str, Any],
+        *,
+        command: Sequence[str] = COMMAND,
+        heartbeat_s: float = DEFAULT_HEARTBEAT_S,
+    ) -> None:
+        self.folder = _private_folder()
+        self.address = f"ipc://{self.folder / _SOCKET}"
+        self._said = _Said()
+        try:
+            process = subprocess.Popen(
+                list(command),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,  # a terminal's Ctrl-C and hang-up are for the parent
+                env={**os.environ, "PYTHONSAFEPATH": "1"},
+            )
+        except OSError as error:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            raise WorkerError(f"the draft worker cannot be started: {error}") from error
+        self._process = process
+        self._cleanup = weakref.finalize(self, _end, process, self.folder)
+        self._readers = [
+            threading.Thread(target=read, args=(stream, self._said), daemon=True)
+            for read, stream in ((_read_reports, process.stdout), (_read_log, process.stderr))
+        ]
+        for reader in self._readers:
+            reader.start()
+        orders = {
+            "options": dict(options),
+            "address": self.address,
+            "folder": str(self.folder),
+            "parent": os.getpid(),
+            "heartbeat_s": heartbeat_s,
+        }
+        if process.stdin is not None:
+            with suppress(OSError):  # it died at once: `alive` and `failure` tell
+                process.stdin.write(json.dumps(orders).encode() + b"\n")
+                process.stdin.flush()
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs (it may be stopped)."""
+        return self._process.poll() is None
+
+    @property
+    def ready(self) -> bool:
+        """Whether it has loaded its model and takes clients."""
+        return self._said.ready
+
+    @property
+    def progress(self) -> tuple[int, int] | None:
+        """Bytes loaded so far and bytes in all, once it has begun to load."""
+        return self._said.progress
+
+    def failure(self) -> SonoranError:
+        """Return why it ended: what it reported, or its last log lines."""
+        for reader in self._readers:
+            reader.join(_PATIENCE_S)
+        if self._said.error is not None:
+            return self._said.error
+        status = self._process.poll()
+        if status is None:
+            how = "does not get ready"
+        else:
+            how = f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
+        if not self._said.lines:
+            return WorkerError(f"the draft worker {how} and left no message")
+        last = "\n".join(f"  {line}" for line in self._said.lines)
+        return WorkerError(f"the draft worker {how}; its last words:\n{last}")
+
+    def stop(self) -> None:
+        """End the process, the hard way if it does not listen, and remove its folder. Twice is harmless."""
+        self._cleanup()
+
+
+def _private_folder() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+    if len(os.fsencode(folder)) > _LONGEST_FOLDER:
+        folder.rmdir()
+        folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir="/tmp"))
+    return folder
+
+
+def _end(process: subprocess.Popen[bytes], folder: Path) -> None:
+    """Tell the worker to go, then insist. A stopped one hears nothing and is killed."""
+    if process.stdin is not None:
+        with suppress(OSError):
+            process.stdin.close()
+    process.terminate()
+    try:
+        process.wait(_PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _read_reports(stream: IO[bytes], said: _Said) -> None:
+    """Take the worker's reports, a JSON object a line, until it ends."""
+    with stream:
+        for line in stream:
+            try:
+                report = json.loads(line)
+            except ValueError:
+                continue
+            if "progress" in report:
+                said.progress = (int(report["progress"][0]), int(report["progress"][1]))
+            elif "ready" in report:
+                said.ready = True
+            elif "error" in report:
+                kind = getattr(errors, str(report.get("kind")), WorkerError)
+                said.error = kind(report["error"])
+
+
+def _read_log(stream: IO[bytes], said: _Said) -> None:
+    with stream:
+        for line in stream:
+            said.lines.append(line.decode("utf-8", "replace").rstrip())
+
+
+log = logging.getLogger(__name__)
+
+HUNG_AFTER_S = 30.0
+"""Seconds without a session after which a worker that has loaded its model and still runs is replaced."""
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """A worker of our own: ``options`` is what `WorkerOptions.to_mapping` returns."""
+
+    options: dict[str, Any]
+    heartbeat_s: float = DEFAULT_HEARTBEAT_S
+    command: Sequence[str] = field(default=COMMAND)
+    hung_after_s: float = HUNG_AFTER_S
+
+
+class Keeper:
+    """Owner of one worker process at a time. ``look`` belongs in the thread that shall own the process."""
+
+    def __init__(self, place: Local) -> None:
+        self._place = place
+        self.worker: LocalWorker | None = None
+        self.starts = 0
+        self._ready_since: float | None = None
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is a worker that takes clients."""
+        return self.worker is not None and self.worker.ready
+
+    @property
+    def alive(self) -> bool:
+        """Whether its process runs (it may be stopped)."""
+        return self.worker is not None and self.worker.alive
+
+    def look(self, now: float, last_session: float, may_start: bool) -> SonoranError | None:
+        """Look after the process; return why it ended, once.
+
+        ``last_session`` is when somebody could talk to it last. Raises WorkerError when none can be started.
+        """
+        if self.worker is not None:
+            if self.worker.ready and self._ready_since is None:
+                self._ready_since = now
+            error = self._why_it_goes(self.worker, now, last_session)
+            if error is not None:
+                self.stop()
+            return error
+        if may_start:
+            self.starts += 1
+            self._ready_since = None
+            self.worker = LocalWorker(
+                self._place.options, command=self._place.command, heartbeat_s=self._place.heartbeat_s
+            )
+        return None
+
+    def stop(self) -> None:
+        """End the process and remove its folder."""
+        if self.worker is not None:
+            self.worker.stop()
+            self.worker = None
+
+    def _why_it_goes(self, worker: LocalWorker, now: float, last_session: float) -> SonoranError | None:
+        if not worker.alive:
+            return worker.failure()
+        if (
+            self._ready_since is None
+            or now - max(last_session, self._ready_since) <= self._place.hung_after_s
+        ):
+            return None
+        return WorkerError("the draft worker hangs, so that it is replaced")

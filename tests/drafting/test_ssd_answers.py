@@ -1,0 +1,92 @@
+"""What a worker answers is checked before anything is made of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sonoran.drafting.ssd import read_answer
+from sonoran.errors import WorkerError
+from sonoran.sampling.params import VerificationRule
+from sonoran.sampling.proposals import EMPTY, PointLaw, SparseLaw, Speculation, UniformLaw
+from sonoran.ssd.messages import Answer, Item, encode_law
+
+VOCAB = 64
+ITEM = Item(5, 2, 10, [1], 3, 0)
+
+
+def answer(tokens: list[int], laws: list[Any] | None = None, **changes: Any) -> Answer:
+    values = {"sequence": 5, "generation": 2, "known": True, "origin": "primary", "fan_out": [1, 2]}
+    return Answer(**{**values, "tokens": tokens, "laws": laws or [], **changes})
+
+
+def read(given: Answer, rule: VerificationRule = "rejection") -> Speculation:
+    return read_answer(given, ITEM, rule, VOCAB)
+
+
+def sparse(ids: list[int], probabilities: list[float]) -> list[Any]:
+    return encode_law(SparseLaw(np.asarray(ids, np.int32), np.asarray(probabilities)))
+
+
+def test_every_kind_of_law_arrives() -> None:
+    law = SparseLaw(np.asarray([3, 9], np.int32), np.asarray([0.25, 0.75]))
+    found = read(answer([9, 4, 2], [encode_law(law), encode_law(UniformLaw(8)), encode_law(PointLaw())]))
+    assert found.tokens == (9, 4, 2)
+    assert [found.laws[i].probability(token) for i, token in enumerate(found.tokens)] == [0.75, 0.125, 1.0]
+
+
+def test_the_coupled_rule_needs_no_laws_and_an_empty_answer_is_fine() -> None:
+    assert read(answer([1, 2]), "coupled") == Speculation((1, 2))
+    assert read(answer([])) == EMPTY
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (answer([1], sequence=6), "sequence 6 instead of 5"),
+        (answer([1], generation=1), "sequence 5"),
+        (answer([1, 2, 3, 4]), "4 tokens instead of at most 3"),
+        (answer([64]), "token 64 in a vocabulary of 64"),
+        (answer([-1]), "token -1"),
+        (answer([2**62]), "token 4611686018427387904"),
+        (answer([1], fan_out=[1] * 5000), "fan-out of 5000"),
+    ],
+)
+@pytest.mark.parametrize("rule", ["coupled", "rejection"])
+def test_answers_that_cannot_be(given: Answer, text: str, rule: VerificationRule) -> None:
+    with pytest.raises(WorkerError, match=text):
+        read(given, rule)
+
+
+@pytest.mark.parametrize(
+    "laws",
+    [
+        [],
+        [[], []],
+        [[0]],
+        [[-3]],
+        [[65]],
+        [[1]],
+        [["a", "b"]],
+        [[b"", b""]],
+        [[b"\0\0\0", b"\0" * 8]],
+        [[b"\0" * 8, b"\0" * 8]],
+        [[1, 2, 3]],
+        [[{}]],
+        [sparse([1, 2], [0.5, 0.4])],
+        [sparse([2, 1], [0.5, 0.5])],
+        [sparse([1, 1], [0.5, 0.5])],
+        [sparse([1, 70], [0.5, 0.5])],
+        [sparse([-1, 1], [0.5, 0.5])],
+        [sparse([1, 2], [float("nan"), 0.5])],
+        [sparse([1, 2], [1.5, -0.5])],
+        [sparse([1, 2], [0.0, 1.0])],
+        [sparse([2, 3], [0.5, 0.5])],
+    ],
+    ids=str,
+)
+def test_laws_that_the_token_was_not_drawn_from(laws: list[Any]) -> None:
+    with pytest.raises(WorkerError):
+        read(answer([1], laws))

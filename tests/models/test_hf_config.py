@@ -1,0 +1,161 @@
+import json
+
+import numpy as np
+import pytest
+
+from sonoran.errors import ModelError
+from sonoran.models.hf_config import read_hf_config
+from tests.tiny_models import LLAMA3_SCALING, hf_config, tiny_dims
+
+
+def read(tmp_path, base, drop=(), **changes):
+    config = {key: value for key, value in base.items() if key not in drop} | changes
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    return read_hf_config(tmp_path / "config.json")
+
+
+def base(arch="llama", **dims):
+    return hf_config(tiny_dims(arch, **dims))
+
+
+@pytest.mark.parametrize("arch", ["llama", "mistral", "qwen2", "qwen3"])
+@pytest.mark.parametrize("by_class", [True, False])
+def test_architectures(tmp_path, arch, by_class):
+    config = read(tmp_path, base(arch), drop=() if by_class else ("architectures",))
+    assert config.architecture == arch
+    assert not config.rope_interleaved
+    assert config.attention_bias is (arch == "qwen2")
+    assert not config.output_bias
+    assert config.qk_norm is (arch == "qwen3")
+
+
+def test_defaults_of_missing_or_null_keys(tmp_path):
+    missing = ("num_key_value_heads", "rope_theta", "rope_scaling", "tie_word_embeddings", "attention_bias")
+    for config in (
+        read(tmp_path, base(), drop=(*missing, "head_dim")),
+        read(tmp_path, base(), **dict.fromkeys((*missing, "head_dim"))),
+    ):
+        assert (config.num_kv_heads, config.head_dim, config.rope_theta) == (4, 64, 10000.0)
+        assert not config.tied_embeddings
+        assert config.rope_scaling is None
+    assert read(tmp_path, base("qwen3"), drop=("head_dim",)).head_dim == 128
+
+
+@pytest.mark.parametrize("arch", ["llama", "qwen3"])
+def test_attention_bias_covers_the_output_projection(tmp_path, arch):
+    config = read(tmp_path, base(arch), attention_bias=True)
+    assert config.attention_bias
+    assert config.output_bias
+
+
+@pytest.mark.parametrize("newer", [False, True])
+@pytest.mark.parametrize(("theta", "head_dim", "original"), [(10000.0, 64, 64), (500000.0, 128, 8192)])
+def test_llama3_scaling_is_that_of_transformers(tmp_path, newer, theta, head_dim, original):
+    from transformers import LlamaConfig
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    scaling = LLAMA3_SCALING | {"original_max_position_embeddings": original, "factor": 32.0}
+    dims = tiny_dims("llama", head_dim=head_dim, rope_theta=theta, rope_scaling=scaling)
+    (tmp_path / "config.json").write_text(json.dumps(hf_config(dims, rope_parameters=newer)))
+    config = read_hf_config(tmp_path / "config.json")
+    assert config.rope_theta == theta
+    frequencies = theta ** (-np.arange(0, head_dim, 2) / head_dim) / config.rope_scaling.factors
+    theirs, attention_factor = ROPE_INIT_FUNCTIONS["llama3"](LlamaConfig.from_pretrained(tmp_path), "cpu")
+    assert attention_factor == 1.0
+    np.testing.assert_allclose(frequencies, theirs.numpy(), rtol=1e-5)
+    assert config.rope_scaling.factors[0] == 1.0
+    assert config.rope_scaling.factors[-1] == 32.0
+
+
+def test_older_spelling_of_the_rope_type(tmp_path):
+    assert read(tmp_path, base(), rope_scaling={"type": "default"}).rope_scaling is None
+    with pytest.raises(ModelError, match="RoPE scaling 'linear' is not supported"):
+        read(tmp_path, base(), rope_scaling={"type": "linear", "factor": 2.0})
+
+
+@pytest.mark.parametrize(
+    ("arch", "changes", "window"),
+    [
+        ("mistral", {"sliding_window": 4096}, 4096),
+        ("mistral", {"sliding_window": None}, None),
+        ("qwen2", {"sliding_window": 4096, "use_sliding_window": False}, None),
+        ("qwen2", {"sliding_window": 4096, "use_sliding_window": True, "max_window_layers": 2}, None),
+        ("qwen2", {"sliding_window": 4096, "use_sliding_window": True, "max_window_layers": 1}, 4096),
+        ("qwen3", {"sliding_window": 99, "layer_types": ["full_attention", "sliding_attention"]}, 99),
+        ("qwen3", {"sliding_window": 99, "layer_types": ["full_attention", "full_attention"]}, None),
+        ("llama", {"sliding_window": 4096}, None),
+    ],
+)
+def test_sliding_window_when_a_layer_uses_it(tmp_path, arch, changes, window):
+    assert read(tmp_path, base(arch), **changes).sliding_window == window
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        (
+            {"architectures": ["LlamaForCausalLN"]},
+            r"'LlamaForCausalLN' is not supported; did you mean 'LlamaForCausalLM'",
+        ),
+        ({"architectures": ["GemmaForCausalLM"]}, "'GemmaForCausalLM' is not supported"),
+        ({"architectures": None, "model_type": "gpt2"}, "model_type 'gpt2' is not supported"),
+        ({"hidden_size": None}, "hidden_size is missing, expected an integer"),
+        ({"hidden_size": "256"}, "hidden_size is '256', expected an integer"),
+        ({"hidden_size": 256.5}, r"hidden_size is 256\.5"),
+        ({"num_hidden_layers": True}, "num_hidden_layers is True"),
+        ({"num_attention_heads": 0}, "num_attention_heads is 0"),
+        ({"rms_norm_eps": None}, "rms_norm_eps is missing, expected a number"),
+        ({"attention_bias": "no"}, "attention_bias is 'no', expected true or false"),
+        ({"hidden_act": "gelu"}, "hidden_act 'gelu' is not supported, only 'silu'"),
+        ({"mlp_bias": True}, "mlp_bias is not supported"),
+        ({"quantization_config": {"quant_method": "gptq"}}, "quantised by 'gptq' are not supported"),
+        ({"partial_rotary_factor": 0.5}, r"partial_rotary_factor 0\.5"),
+        (
+            {"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}},
+            r"partial_rotary_factor 0\.5",
+        ),
+        (
+            {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}},
+            "'yarn' is not supported; supported: 'default', 'llama3'",
+        ),
+        ({"rope_scaling": {"rope_type": "dynamic"}}, "'dynamic' is not supported"),
+        ({"rope_scaling": "llama3"}, "rope_parameters is 'llama3', expected an object"),
+        ({"rope_scaling": {"rope_type": "llama3"}}, "factor is missing, expected a positive number"),
+        ({"rope_scaling": LLAMA3_SCALING | {"factor": -1}}, "factor is -1"),
+        (
+            {"rope_scaling": LLAMA3_SCALING | {"low_freq_factor": 5.0}},
+            r"high_freq_factor is 4\.0, expected more than low",
+        ),
+        ({"rope_theta": 0}, r"rope_theta is 0\.0, expected a positive number"),
+        ({"sliding_window": "wide", "architectures": ["MistralForCausalLM"]}, "sliding_window is 'wide'"),
+    ],
+)
+def test_what_the_decoder_has_not_is_refused(tmp_path, changes, match):
+    with pytest.raises(ModelError, match=match) as caught:
+        read(tmp_path, base(), **changes)
+    assert "config.json" in str(caught.value)
+
+
+def test_damaged_json(tmp_path):
+    path = tmp_path / "config.json"
+    with pytest.raises(ModelError, match="cannot be read"):
+        read_hf_config(path)
+    for content, match in (
+        ("", "not valid JSON"),
+        ('{"hidden_size": 1', "not valid JSON"),
+        ("[1]", "holds a list"),
+    ):
+        path.write_text(content)
+        with pytest.raises(ModelError, match=match):
+            read_hf_config(path)
+    path.write_bytes(b"\xff\xfe{}")
+    with pytest.raises(ModelError, match="not valid JSON"):
+        read_hf_config(path)
+
+
+def test_defaults_that_differ_between_architectures(tmp_path):
+    assert read(tmp_path, base("mistral"), drop=("sliding_window",)).sliding_window == 4096
+    for arch in ("mistral", "qwen2", "qwen3"):
+        with pytest.raises(ModelError, match="num_key_value_heads is missing"):
+            read(tmp_path, base(arch), drop=("num_key_value_heads",))
+        assert read(tmp_path, base(arch), num_key_value_heads=None).num_kv_heads == 4

@@ -1,0 +1,148 @@
+"""Published speeds again, the format of presets, and the command."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from sonoran.cli import simulate as command
+from sonoran.errors import PlanError
+from sonoran.planning.rounds.presets import PRESETS, compare, load_preset, parse_preset
+
+TINY = {
+    "name": "tiny",
+    "acceptance": [0.8],
+    "systems": {"here": {"about": "made up", "target": {"1": 10.0}, "draft": {"1": 1.0}}},
+    "scenarios": [
+        {"name": "one", "system": "here", "sd_k": 3, "ssd_k": 3, "fan_out": [2, 1, 1, 3], "rank_exponent": 1.5,
+         "tokens_sd": 2.5}
+    ],
+}  # fmt: skip
+
+
+def changed(**scenario):
+    return json.dumps({**TINY, "scenarios": [{**TINY["scenarios"][0], **scenario}]})
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_published_means_within_5_percent(name):
+    answers = {a.scenario.name: a for a in compare(load_preset(name))}
+    mean = answers["four data sets"]
+    for quantity in ("ar", "sd", "ssd"):
+        difference = mean.value(quantity).difference
+        assert difference is not None and abs(difference) < 0.05
+    assert not mean.value("ssd").fitted
+    # Single data sets are harder: their acceptance is known through the speed of SD alone.
+    for dataset in ("HumanEval", "UltraFeedback", "Alpaca", "GSM8K"):
+        difference = answers[dataset].value("ssd").difference
+        assert difference is not None and abs(difference) < 0.10
+
+
+def test_hit_rates_and_speeds_by_temperature_and_batch():
+    answers = {a.scenario.name: a for a in compare(load_preset("llama-70b"))}
+    hits = [answers[f"temperature {t}"].value("hit_rate") for t in ("0", "0.3", "0.7", "1")]
+    for hit in hits:
+        assert hit.simulated == pytest.approx(hit.published, abs=0.01)
+    speeds = [answers[f"temperature {t}"].value("ssd") for t in ("0", "0.7", "1")]
+    for batch in (1, 2, 4, 8, 16):
+        speeds.append(answers[f"batch {batch}"].value("ssd"))
+    for speed in speeds:
+        assert not speed.fitted
+        assert abs(speed.difference) < 0.05
+
+
+def test_longer_speculations_slow_qwen_down():
+    answers = {a.scenario.name: a for a in compare(load_preset("qwen-32b"))}
+    speeds = [answers[f"rerun, SSD K = {k}"].value("ssd").simulated for k in (4, 5, 6, 7)]
+    assert speeds == sorted(speeds, reverse=True)
+
+
+def test_the_closed_form_stays_close():
+    for name in PRESETS:
+        for answer in compare(load_preset(name)):
+            for value in answer.comparisons:
+                assert value.simulated == pytest.approx(value.closed_form, rel=0.03)
+
+
+def test_ones_own_preset(tmp_path):
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps(TINY))
+    [answer] = compare(load_preset(str(path)))
+    assert answer.value("ar").simulated == pytest.approx(100.0)
+    assert answer.value("sd").simulated == pytest.approx(2.5e3 / 13.0, rel=0.01)
+    assert answer.value("ssd").published is None
+
+
+def test_the_documented_preset():
+    text = (Path(__file__).parents[3] / "docs" / "calibration.md").read_text(encoding="utf-8")
+    [block] = re.findall(r"```json\n(.*?)```", text, re.DOTALL)
+    [answer] = compare(parse_preset(block, "the documentation"), rounds=200)
+    assert answer.value("ssd").simulated > answer.value("sd").simulated > answer.value("ar").simulated
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "not JSON: line 1"),
+        ("[]", "a JSON object"),
+        (json.dumps({**TINY, "system": {}}), "did you mean 'systems'"),
+        (json.dumps({**TINY, "acceptance": []}), "'acceptance' is missing or empty"),
+        (json.dumps({**TINY, "miss_to_hit": 1.5}), "miss_to_hit must lie in"),
+        (changed(system="hre"), "did you mean 'here'"),
+        (changed(sd_kk=3), "scenario 'one': unknown key 'sd_kk'"),
+        (changed(published={"sdd": 3}), "did you mean 'sd"),
+        (changed(fan_out=[1, 1]), "K \\+ 1 numbers"),
+        (changed(tokens_sd=None), "give tokens_sd"),
+        (changed(backup="jit"), "unknown backup 'jit'"),
+    ],
+)
+def test_refuses(text, message):
+    with pytest.raises(PlanError, match=message):
+        parse_preset(text, "mine.json")
+
+
+def test_impossible_tokens_are_refused():
+    preset = parse_preset(changed(tokens_sd=9.0), "mine.json")
+    with pytest.raises(PlanError, match="between 1 and 4"):
+        compare(preset)
+
+
+def run(*arguments):
+    app = typer.Typer()
+    command.register(app)
+    return CliRunner().invoke(app, list(map(str, arguments)))
+
+
+def test_the_command_as_json():
+    result = run("--preset", "qwen-32b", "--rounds", 300, "--json")
+    assert result.exit_code == 0, result.stderr
+    answer = json.loads(result.stdout)
+    values = answer["scenarios"][0]["values"]
+    assert set(values) == {"ar", "sd", "ssd", "hit_rate", "ssd_tokens", "ssd_round_ms"}
+    assert values["sd"]["published"] == 136.8
+    assert values["sd"]["fitted"] and not values["ssd"]["fitted"]
+    assert answer["rounds"] == 300
+
+
+def test_the_command_as_a_table():
+    result = run("--rounds", 200)
+    assert result.exit_code == 0, result.stderr
+    assert "four data sets" in result.stdout
+    assert "behind a value its difference" in " ".join(result.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--preset", "llama-70"), "did you mean 'llama-70b'"),
+        (("--preset", "missing.json"), "cannot read the preset"),
+        (("--rounds", "0"), "--rounds must be from 1"),
+    ],
+)
+def test_the_command_refuses(arguments, message):
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert message in result.stderr.replace("\n", " ")

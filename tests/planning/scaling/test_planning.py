@@ -1,0 +1,249 @@
+"""The plan as a whole: numbers, uncertainty, warnings, candidates, the model table."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from sonoran.errors import PlanError
+from sonoran.planning import scaling as planner
+from sonoran.planning.scaling.candidates import Candidate, parse_candidates
+from sonoran.planning.scaling.costs import ParameterCost, measured_cost_from_dict
+from sonoran.planning.scaling.lawset import Laws
+from sonoran.planning.scaling.models import (
+    drafts_for,
+    find_model,
+    known_models,
+    published_laws,
+    published_tables,
+)
+from sonoran.planning.scaling.planning import plan
+from sonoran.planning.scaling.sensitivity import bootstrap_size, resampled_planes
+
+
+@pytest.fixture(scope="module")
+def seventy():
+    return plan(70e9, target_tokens=10**12.5, draft_tokens=10**12.5, draws=2000)
+
+
+def codes(answer):
+    return {note.code for note in answer.notes}
+
+
+def test_seventy_billion(seventy):
+    best = seventy.optimum
+    assert best.parameters == pytest.approx(287410987.6, rel=1e-7)
+    assert best.ratio == pytest.approx(243.6, abs=0.1)
+    assert best.speedup == pytest.approx(2.7807, abs=1e-4)
+    assert best.num_speculative_tokens == 10
+    assert best.within_1_percent == pytest.approx((154e6, 524e6), rel=5e-3)
+    assert best.interval.low == pytest.approx(259e6, rel=0.03)
+    assert best.interval.high == pytest.approx(316e6, rel=0.03)
+    assert best.speedup_range[0] < best.integer_speedup < best.speedup_range[1]
+    rules = {rule.name.split(" (")[0]: rule for rule in seventy.rules}
+    assert rules["N = M / 200"].relative_error == pytest.approx(350 / 287.41 - 1, abs=1e-4)
+    assert rules["N = M / 200"].throughput_kept == pytest.approx(0.9990, abs=5e-5)
+
+
+def test_variants_of_the_reference(seventy):
+    found = {v.name: v.parameters / 1e6 for v in seventy.variants}
+    assert found["Hoffmann's loss constants"] == pytest.approx(265.5, abs=0.06)
+    assert found["only OPT drafts"] == pytest.approx(260.5, abs=0.06)
+    assert found["only Qwen2.5 drafts"] == pytest.approx(310.8, abs=0.06)
+    assert found["without OPT targets"] == pytest.approx(313.8, abs=0.12)
+    assert found["alpha linear in the logarithms of the perplexities"] > 450
+
+
+def test_sentence_says_size_interval_and_speed(seventy):
+    assert seventy.sentence.startswith(
+        "For a 70B target trained on 3.16T tokens, the law puts the best draft at 287M"
+    )
+    for words in ("95 %:", "K = 10", "2.78 times", "within 1 %", "SSD, hit rate 0.8"):
+        assert words in seventy.sentence
+
+
+def test_extrapolation_is_always_named(seventy):
+    assert codes(seventy) == {"target_perplexity", "draft_perplexity", "scatter"}
+    far = codes(plan(1e12, target_tokens=5e11, draft_tokens=2e14, draws=0))
+    assert {"target_size", "target_tokens", "draft_tokens"} <= far
+    assert "alpha_above_one" in codes(plan(1e6, target_tokens=1e12, draws=0))
+    assumed = codes(plan(70e9, draws=0))
+    assert {"target_tokens_assumed", "draft_tokens_assumed"} <= assumed
+
+
+def test_plan_is_deterministic_and_json(seventy):
+    again = plan(70e9, target_tokens=10**12.5, draft_tokens=10**12.5, draws=2000)
+    assert again == seventy
+    document = json.dumps(dataclasses.asdict(seventy), allow_nan=False)
+    assert json.loads(document)["optimum"]["num_speculative_tokens"] == 10
+
+
+def test_true_operation_count_says_none_pays():
+    answer = plan(70e9, cost=ParameterCost(verify_slope=1.0), candidates=["Qwen2.5/0.5B"])
+    assert answer.optimum is None
+    assert answer.best_candidate is None
+    assert "no draft size that pays" in answer.sentence
+    assert "None of the candidates pays" in answer.sentence
+
+
+def test_named_target_ranks_its_tokenizer():
+    answer = plan(target="Llama-3.1/70B", draws=0)
+    assert answer.best_candidate == "Llama-3.2/1B"
+    assert answer.candidates[0].gamma == 7
+    assert [r.speedup for r in answer.candidates] == sorted(
+        (r.speedup for r in answer.candidates), reverse=True
+    )
+    assert all(r.ssd_speedup >= r.speedup for r in answer.candidates)
+
+
+def test_measured_alpha_of_the_paper_ranks_as_the_reference():
+    tables, laws = published_tables(), published_laws()
+    own = {p.draft: p.alpha for p in laws.measurements if p.target == "OPT-13B"}
+    entries = [Candidate(name, tables["draft_parameters"][name], alpha=alpha) for name, alpha in own.items()]
+    answer = plan(tables["target_parameters"]["OPT-13B"], target_tokens=1.8e11, candidates=entries, draws=0)
+    assert [r.name for r in answer.candidates][:3] == ["OPT-125M", "OPT-350M", "Qwen1.5-0.5B"]
+    assert answer.candidates[-1].name == "Qwen1.5-4B"
+    assert answer.candidates[0].speedup == pytest.approx(2.280, abs=0.005)
+    assert all(r.alpha_source == "measured" and r.speedup_range is None for r in answer.candidates)
+
+
+def test_unusable_candidates_are_explained():
+    entries = [Candidate("huge", 90e9), Candidate("poor", 6e10, alpha=0.05), Candidate("fine", 1e9, 1e12)]
+    rows = {r.name: r for r in plan(70e9, candidates=entries, draws=0).candidates}
+    assert "not smaller than the target" in rows["huge"].note
+    assert rows["poor"].note == "does not pay"
+    assert (rows["poor"].gamma, rows["poor"].speedup) == (0, 1.0)
+    assert rows["fine"].pays
+
+
+def test_other_tokenizers_are_ranked_last_and_never_win():
+    answer = plan(target="Llama-3.1/70B", candidates=["Qwen2.5/0.5B"], draws=0)
+    assert answer.candidates[0].compatible is False
+    assert answer.best_candidate is None
+
+
+def test_measured_perplexities_need_the_targets():
+    entries = [Candidate("a", 5e8, perplexity=15.0)]
+    with pytest.raises(PlanError, match="--target-perplexity"):
+        plan(70e9, candidates=entries, draws=0)
+    row = plan(70e9, candidates=entries, target_perplexity=10.0, draws=0).candidates[0]
+    assert row.alpha == pytest.approx(-0.0067 * 15 + 0.12971 + 0.642084)
+    assert row.alpha_source == "perplexity"
+
+
+def test_measured_latencies_warn_where_they_are_extended():
+    cost = measured_cost_from_dict(
+        {"target": {"1": 40, "3": 41}, "drafts": [{"parameters": 5e8, "milliseconds": {"1": 9, "8": 10}}]}
+    )
+    answer = plan(1.5e9, target_tokens=18e12, cost=cost, draws=50)
+    assert answer.cost_unit == "ms"
+    assert {"draft_latency", "target_latency"} <= codes(answer)
+    assert answer.optimum.interval.draws <= 50
+
+
+def test_candidates_from_json():
+    mine = '{"name": "mine", "parameters": 3e8, "alpha": 0.7}'
+    text = f'["Qwen2.5/0.5B", {mine}, {{"name": "opt/125m", "alpha": 0.6}}]'
+    first, second, third = parse_candidates(text)
+    assert (first.parameters, first.tokenizer) == (494032768, "qwen2")
+    assert (second.alpha, second.tokens) == (0.7, None)
+    assert (third.parameters, third.alpha) == (125239296, 0.6)
+
+
+@pytest.mark.parametrize(
+    "text,words",
+    [
+        ("[]", "at least one"),
+        ("{", "not JSON"),
+        ('[{"parameters": 5e8}]', "needs a 'name'"),
+        ("[5]", "name or an object"),
+        ('[{"name": "a", "parameters": -5}]', "a: parameters"),
+        ('[{"name": "a", "parameters": 5e8, "alpha": 1}]', "alpha"),
+        ('[{"name": "a", "params": 5e8}]', "did you mean 'parameters'"),
+        ('["Qwen2.5/0.5B", "Qwen2.5/0.5B"]', "2 times"),
+        ('[{"name": "a", "parameters": 5e8, "perplexity": 0.5}]', "above 1"),
+        ('["Qwen2.6/0.5B"]', "did you mean 'Qwen2.5'"),
+    ],
+)
+def test_bad_candidates(text, words):
+    with pytest.raises(PlanError, match=words):
+        parse_candidates(text)
+
+
+@pytest.mark.parametrize(
+    "arguments,words",
+    [
+        ({}, "exactly one"),
+        ({"target_params": 7e10, "target": "Qwen2.5/72B"}, "exactly one"),
+        ({"target_params": 0}, "must lie in"),
+        ({"target_params": float("nan")}, "finite"),
+        ({"target_params": float("inf")}, "finite"),
+        ({"target_params": 1e20}, "nearest: 1e"),
+        ({"target_params": 7e10, "target_tokens": -1}, "target_tokens"),
+        ({"target_params": 7e10, "draft_tokens": 3}, "15T"),
+        ({"target_params": 7e10, "hit_rate": 2}, "hit_rate"),
+        ({"target_params": 7e10, "draws": -1}, "draws"),
+        ({"target_params": 7e10, "target_perplexity": 0.3}, "above 1"),
+        ({"target_params": True}, "must be a number"),
+    ],
+)
+def test_bad_arguments(arguments, words):
+    with pytest.raises(PlanError, match=words):
+        plan(**arguments)
+
+
+def test_model_table_is_sound():
+    models = known_models()
+    assert len({m.key for m in models}) == len(models) >= 60
+    for model in models:
+        assert 1e7 < model.parameters < 1e12
+        assert model.tokens is None or 1e11 <= model.tokens <= 1e14
+        assert model.vocabulary > 10_000
+        assert model.context >= 2048
+        assert model.source
+    paper = published_tables()["target_parameters"]
+    assert find_model("OPT/66B").parameters == paper["OPT-66B"]
+    assert find_model("Seed-OSS/36B").parameters == paper["Seed-OSS-36B"]
+
+
+@pytest.mark.parametrize("text", ["Qwen2.5/72B", "Qwen/Qwen2.5-72B-Instruct", "qwen2.5-72b", "QWEN2.5/72b"])
+def test_spellings(text):
+    assert find_model(text).key == "Qwen2.5/72B"
+
+
+@pytest.mark.parametrize(
+    "text,words",
+    [
+        ("Lama-3.1/70B", "did you mean 'Llama-3.1'"),
+        ("Qwen2.5/70B", "Qwen2.5/72B"),
+        ("", "empty"),
+        ("zzz", "known families"),
+    ],
+)
+def test_unknown_models(text, words):
+    with pytest.raises(PlanError, match=words):
+        find_model(text)
+
+
+def test_code_models_keep_to_themselves():
+    assert {m.family for m in drafts_for(find_model("Qwen2.5-Coder/32B"))} == {"Qwen2.5-Coder"}
+    assert all("Coder" not in m.family for m in drafts_for(find_model("Qwen2.5/72B")))
+
+
+def test_bootstrap_needs_three_targets():
+    laws = published_laws()
+    few = tuple(p for p in laws.measurements if p.target in ("OPT-13B", "OPT-66B"))
+    assert resampled_planes(few, 100, 0) is None
+    assert bootstrap_size(laws, planner.ParameterCost(), 70e9, 1e12, 1e12, draws=0) is None
+    planes = resampled_planes(laws.measurements, 400, 0)
+    assert np.mean(planes.a) == pytest.approx(-0.0067, abs=3e-4)
+    assert np.std(planes.b) > 0.0015  # wider than the published standard error
+
+
+def test_laws_without_data_have_no_interval():
+    bare = published_laws()
+    bare = Laws(bare.loss, bare.acceptance, bare.x_range, bare.y_range, bare.r2, bare.residual_sd)
+    answer = plan(70e9, target_tokens=1e12, laws=bare)
+    assert answer.optimum.interval is None
+    assert "95 %" not in answer.sentence

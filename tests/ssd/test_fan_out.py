@@ -1,0 +1,152 @@
+"""Fan-out rules: the reference vectors, sums, and optimality against brute force."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sonoran.errors import ConfigError
+from sonoran.ssd.fan_out import geometric, geometric_shares, largest_remainder, measured, resize, uniform
+from sonoran.theory.distributions import concave_majorant, expected_hit_rate, geometric_lengths, power_law_cdf
+
+# B, K, a, r, real values, largest remainder, model hit rate geometric / uniform
+VECTORS = [
+    (20, 4, 0.64, 1.0, [5.503, 4.402, 3.522, 2.817, 3.756], [5, 4, 4, 3, 4], 0.7622, 0.7500),
+    (24, 7, 0.80, 1.0, [3.897, 3.486, 3.118, 2.789, 2.494, 2.231, 1.995, 3.991],
+     [4, 3, 3, 3, 3, 2, 2, 4], 0.6840, 0.6667),
+    (24, 7, 0.90, 1.0, [2.928, 2.778, 2.635, 2.500, 2.372, 2.250, 2.134, 6.403],
+     [3, 3, 3, 3, 2, 2, 2, 6], 0.7200, 0.6667),
+    (24, 7, 0.80, 2.0, [3.594, 3.336, 3.097, 2.875, 2.669, 2.478, 2.300, 3.651],
+     [4, 3, 3, 3, 3, 2, 2, 4], 0.8966, 0.8889),
+    (36, 6, 0.735, 0.6, [7.767, 6.407, 5.286, 4.361, 3.597, 2.968, 5.614], [8, 6, 5, 4, 4, 3, 6], 0.6410,
+    0.6257), (32, 7, 0.80, 0.6, [5.500, 4.784, 4.161, 3.620, 3.148, 2.739, 2.382, 5.666], [5, 5, 4, 4, 3, 3,
+    2, 6], 0.5816, 0.5647),
+]  # fmt: skip
+HISTOGRAM = [0.13, 0.094, 0.07, 0.058, 0.048, 0.042, 0.035, 0.523]
+
+
+@pytest.mark.parametrize(("b", "k", "a", "r", "real", "rounded", "hit", "hit_uniform"), VECTORS)
+def test_reference_vectors(
+    b: int, k: int, a: float, r: float, real: list[float], rounded: list[int], hit: float, hit_uniform: float
+) -> None:
+    assert geometric_shares(b, k, a, r) == pytest.approx(real, abs=6e-4)
+    assert geometric(b, k, a, r) == rounded
+    lengths, law = geometric_lengths(k, a), lambda f: 1.0 - f**-r
+    assert sum(p * law(f) for p, f in zip(lengths, real, strict=True)) == pytest.approx(hit, abs=1e-4)
+    even = b / (k + 1)
+    assert sum(p * law(even) for p in lengths) == pytest.approx(hit_uniform, abs=1e-4)
+
+
+def test_limits_of_theorem_12() -> None:
+    assert geometric(9, 3, 0.0, 1.0) == [9, 0, 0, 0]
+    assert geometric(9, 3, 1.0, 1.0) == [0, 0, 0, 9]
+    assert geometric(5, 0, 0.4, 1.0) == [5]
+    assert geometric(3, 7, 0.8, 1.0) == [1, 1, 0, 0, 0, 0, 0, 1]  # fewer guesses than positions
+    assert uniform(3, 7) == [1, 1, 0, 0, 0, 0, 0, 1]
+    assert uniform(24, 7) == [3] * 8
+
+
+def test_measured_histogram_of_a_published_run() -> None:
+    fan_out = measured(24, HISTOGRAM, [concave_majorant(power_law_cdf(1.93, 24))] * 8)
+    assert fan_out == [3, 3, 3, 3, 2, 2, 2, 6]
+    law = [power_law_cdf(1.93, 24)] * 8
+    assert expected_hit_rate(fan_out, HISTOGRAM, law) == pytest.approx(0.908, abs=1e-3)
+    assert expected_hit_rate(uniform(24, 7), HISTOGRAM, law) == pytest.approx(0.880, abs=1e-3)
+
+
+budgets = st.integers(0, 80)
+lookaheads = st.integers(0, 12)
+
+
+@given(budgets, lookaheads, st.floats(0.0, 1.0), st.floats(0.05, 5.0))
+def test_every_rule_spends_the_budget(b: int, k: int, a: float, r: float) -> None:
+    lengths = geometric_lengths(k, a)
+    cdfs = [concave_majorant(power_law_cdf(r, 16))] * (k + 1)
+    for fan_out in (uniform(b, k), geometric(b, k, a, r), measured(b, lengths, cdfs)):
+        assert len(fan_out) == k + 1
+        assert sum(fan_out) == b
+        assert min(fan_out) >= 0
+
+
+@given(st.integers(1, 40), st.integers(1, 10), st.floats(0.01, 0.99), st.floats(0.1, 4.0))
+def test_geometric_follows_the_probability_of_the_position(b: int, k: int, a: float, r: float) -> None:
+    fan_out, lengths = geometric(b, k, a, r), geometric_lengths(k, a)
+    for i, j in itertools.permutations(range(k + 1), 2):
+        if lengths[i] > lengths[j]:
+            assert fan_out[i] >= fan_out[j] - 1
+            if fan_out[i] == 0:
+                assert fan_out[j] == 0
+
+
+@st.composite
+def allocation_problems(draw: st.DrawFn) -> tuple[int, list[float], list[list[float]]]:
+    k = draw(st.integers(0, 3))
+    weights = draw(st.lists(st.integers(0, 20), min_size=k + 1, max_size=k + 1).filter(any))
+    cdfs = []
+    for _ in range(k + 1):
+        gains = sorted(draw(st.lists(st.integers(0, 30), min_size=1, max_size=8)), reverse=True)
+        total = sum(gains) + draw(st.integers(1, 30))
+        cdfs.append([0.0, *np.cumsum(np.array(gains) / total)])
+    return draw(st.integers(0, 7)), [w / sum(weights) for w in weights], cdfs
+
+
+@given(allocation_problems())
+def test_greedy_is_optimal_for_concave_cdfs(problem: tuple[int, list[float], list[list[float]]]) -> None:
+    budget, lengths, cdfs = problem
+    best = max(
+        expected_hit_rate(f, lengths, cdfs)
+        for f in itertools.product(range(budget + 1), repeat=len(lengths))
+        if sum(f) == budget
+    )
+    assert expected_hit_rate(measured(budget, lengths, cdfs), lengths, cdfs) == pytest.approx(best, abs=1e-12)
+
+
+@given(st.lists(st.floats(0.0, 1.0), min_size=1, max_size=12))
+def test_concave_majorant(gains: list[float]) -> None:
+    cdf = np.concatenate([[0.0], np.cumsum(gains)])
+    hull = concave_majorant(cdf)
+    assert np.all(hull >= cdf - 1e-12)
+    assert np.all(np.diff(hull, 2) <= 1e-12)
+    assert hull[[0, -1]] == pytest.approx(cdf[[0, -1]])
+    # Least: no point of the hull lies above every chord of the original.
+    for i in range(len(cdf)):
+        chords = [
+            cdf[a] + (cdf[b] - cdf[a]) * (i - a) / (b - a) if b > a else cdf[i]
+            for a in range(i + 1)
+            for b in range(i, len(cdf))
+        ]
+        assert hull[i] == pytest.approx(max(chords), abs=1e-12)
+
+
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=9))
+def test_largest_remainder_keeps_integers(shares: list[int]) -> None:
+    assert largest_remainder([s * (1.0 - 1e-14) for s in shares], sum(shares)) == shares
+
+
+def test_resize_keeps_the_all_accepted_entry() -> None:
+    assert resize([3, 2, 1, 6], 3) == [3, 2, 1, 6]
+    assert resize([3, 2, 1, 6], 1) == [3, 6]
+    assert resize([3, 2, 1, 6], 5) == [3, 2, 1, 1, 1, 6]
+    assert resize([4], 2) == [4, 4, 4]
+    assert resize([3, 2, 6], 0) == [6]
+
+
+@pytest.mark.parametrize("bad", [[], [1, -1], [True, 2], [1.5, 2]])
+def test_bad_lists_are_refused(bad: list[int]) -> None:
+    with pytest.raises(ConfigError, match="fan-out list"):
+        resize(bad, 3)
+
+
+def test_bad_parameters_are_refused() -> None:
+    with pytest.raises(ConfigError, match="acceptance must lie in"):
+        geometric(4, 3, 1.5, 1.0)
+    with pytest.raises(ConfigError, match="exponent must be positive, got 0"):
+        geometric(4, 3, 0.5, 0)
+    with pytest.raises(ConfigError, match="budget must be >= 0, got -1"):
+        uniform(-1, 3)
+    with pytest.raises(ConfigError, match="as many cdfs"):
+        measured(4, [0.5, 0.5], [[0.0, 1.0]])

@@ -1,0 +1,142 @@
+"""Method auto over tiny models: with and without a profile; the same text as AR whatever it chooses."""
+
+import dataclasses
+
+import pytest
+
+from sonoran import _native
+from sonoran.drafting.adaptive import AdaptiveDrafter, NoDrafter
+from sonoran.drafting.ssd import SsdDrafter
+from sonoran.errors import ConfigError
+from sonoran.llm import LLM
+from sonoran.planning.profile.pair import open_pair
+from sonoran.planning.profile.profile import profile_path, save_profile
+from sonoran.sampling.params import SamplingParams
+from tests.planning.profile.made_up import acceptance, profile
+from tests.tiny_models import make_gguf
+
+CORES = tuple(_native.available_cores())
+PROMPT = [1, 2, 3, 4, 5]
+PARAMS = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)
+two_cores = pytest.mark.skipif(len(CORES) < 2, reason="needs two cores")
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("auto")
+    make_gguf(folder / "target.gguf", "qwen2", types="Q8_0")
+    make_gguf(folder / "draft.gguf", "qwen2", types="Q8_0", seed=1)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("SONORAN_CACHE", str(tmp_path))
+
+
+def config(models, **options):
+    return {"method": "auto", "model": str(models / "draft.gguf"), **options}
+
+
+def load(models, speculative=None, **options):
+    options = {"max_num_seqs": 2, "max_model_len": 256, **options}
+    return LLM(str(models / "target.gguf"), speculative_config=speculative, **options)
+
+
+@pytest.fixture(scope="module")
+def plain_text(models):
+    with load(models) as llm:
+        return llm.generate([PROMPT], PARAMS)[0].outputs[0].token_ids
+
+
+def keep(models, made_up, cores=CORES[:2]):
+    """Put a made-up profile of this pair on this machine into the cache."""
+    key = open_pair(models / "target.gguf", models / "draft.gguf", cores=cores).key
+    place = {0: cores[0], 1: cores[-1]}
+
+    def mapped(numbers):
+        return None if numbers is None else tuple(place[n] for n in numbers)
+
+    passes = tuple(
+        dataclasses.replace(c, cores=mapped(c.cores), beside=mapped(c.beside)) for c in made_up.passes
+    )
+    save_profile(dataclasses.replace(made_up, key=key, passes=passes))
+
+
+def run(llm, plain_text):
+    output = llm.generate([PROMPT], PARAMS)[0]
+    assert output.outputs[0].token_ids == plain_text
+    llm.check_invariants()
+    return llm.statistics()["drafter"]["auto"]
+
+
+def test_without_a_profile_it_measures_and_decodes(models, plain_text):
+    with load(models, config(models)) as llm:
+        assert isinstance(llm._runner.core.drafter, AdaptiveDrafter)
+        assert llm.num_speculative_tokens == 8
+        stats = run(llm, plain_text)
+        assert "sonoran calibrate knows more" in stats["reason"]
+        # A second request goes on with what was learnt.
+        assert run(llm, plain_text)["reason"] == stats["reason"]
+
+
+def test_too_little_memory_to_measure_is_no_reason_not_to_serve(models, plain_text):
+    with load(models, config(models), num_kv_blocks=5, max_model_len=64) as llm:
+        stats = run(llm, plain_text)
+        assert isinstance(llm._runner.core.drafter, NoDrafter)
+        assert stats["reason"].startswith("do not speculate: nothing could be measured")
+
+
+@two_cores
+def test_a_profile_that_says_ar(models, plain_text):
+    keep(models, profile(laws=(acceptance(0.05, guessable=0.05),)))
+    with load(models, config(models), cores=CORES[:2]) as llm:
+        assert isinstance(llm._runner.core.drafter, NoDrafter)
+        assert llm.num_speculative_tokens == 0
+        stats = run(llm, plain_text)
+        assert stats["reason"].startswith("do not speculate: AR on")
+        assert stats["num_speculative_tokens"] == 0
+
+
+@two_cores
+def test_a_profile_that_says_sd(models, plain_text):
+    keep(models, profile(both_cores=0.5))
+    with load(models, config(models, num_speculative_tokens=3), cores=CORES[:2]) as llm:
+        assert llm.num_speculative_tokens == 3
+        stats = run(llm, plain_text)
+        assert stats["reason"].startswith("SD, K = ")
+
+
+@two_cores
+def test_a_profile_that_says_ssd(models, plain_text):
+    keep(models, profile(both_cores=0.97))
+    with load(models, config(models, num_speculative_tokens=3), cores=CORES[:2]) as llm:
+        assert isinstance(llm._runner.core.drafter.inner, SsdDrafter)
+        stats = run(llm, plain_text)
+        assert stats["reason"].startswith("SSD, K = ") and "hit rate" in stats["reason"]
+
+
+@two_cores
+def test_a_noisy_profile_says_so(models, plain_text):
+    keep(models, profile(both_cores=0.5, spread=0.5))
+    with load(models, config(models), cores=CORES[:2]) as llm:
+        assert "too noisy" in run(llm, plain_text)["reason"]
+
+
+def test_a_damaged_profile_is_measured_anew(models, plain_text):
+    key = open_pair(models / "target.gguf", models / "draft.gguf", cores=CORES[:1]).key
+    path = profile_path(key)
+    path.parent.mkdir(parents=True)
+    path.write_text("{")
+    with load(models, config(models), cores=CORES[:1]) as llm:
+        assert "sonoran calibrate knows more" in run(llm, plain_text)["reason"]
+
+
+def test_no_tokens_is_ar(models, plain_text):
+    with load(models, config(models, num_speculative_tokens=0), threads=1) as llm:
+        assert run(llm, plain_text)["reason"] == "num_speculative_tokens is 0"
+
+
+def test_more_threads_than_cores_are_refused(models):
+    with pytest.raises(ConfigError, match="threads do not fit"):
+        load(models, config(models), threads=len(CORES) + 1)
