@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Any
+import dataclasses
+from typing import Any, get_args
 
+import msgspec
 import pytest
 
-from sonoran.config import EngineConfig, SpeculativeConfig, from_keywords, parse_cores
+from sonoran.config import (
+    EngineConfig,
+    Panel,
+    SpeculationSettings,
+    SpeculativeConfig,
+    WorkerConfig,
+    from_keywords,
+    parse_cores,
+)
 from sonoran.errors import ConfigError
 
 
 @pytest.mark.parametrize(
     ("given", "method"),
     [
-        ({"model": "draft.gguf"}, "draft_model"),
+        ({"model": "draft.gguf"}, "sd"),
         ({"model": "ngram"}, "ngram"),
         ({"method": "ngram", "prompt_lookup_max": 4}, "ngram"),
-        ({"method": "draft_model", "model": "auto", "num_speculative_tokens": 7}, "draft_model"),
-        ({"method": None, "model": "x", "cores": "0,2-3", "quantize": "int4"}, "draft_model"),
+        ({"method": "draft_model", "model": "auto", "num_speculative_tokens": 7}, "sd"),
+        ({"method": "sd", "model": "auto"}, "sd"),
+        ({"method": None, "model": "x", "cores": "0,2-3", "quantize": "int4"}, "sd"),
     ],
 )
 def test_the_method_follows_from_the_model(given: dict[str, Any], method: str) -> None:
@@ -36,9 +47,10 @@ def test_draft_cores_are_cores_of_the_draft() -> None:
         ({"num_speculative_token": 3}, "did you mean 'num_speculative_tokens'"),
         ({"method": "ngrams"}, "method 'ngrams' is unknown; did you mean 'ngram'"),
         ({"method": "draft_model"}, "needs a model"),
+        ({"method": "draft-model"}, "did you mean 'draft_model'"),
         (
             {"method": "ngram", "model": "x"},
-            "'model' belongs to method 'draft_model', 'ssd', 'auto', not to 'ngram'",
+            "'model' belongs to method 'sd', 'ssd', 'auto', not to 'ngram'",
         ),
         ({"model": "x", "prompt_lookup_max": 3}, "'prompt_lookup_max' belongs to method 'ngram'"),
         ({"model": "x", "num_speculative_tokens": -1}, "from 0 to 64, got -1"),
@@ -58,7 +70,7 @@ def test_draft_cores_are_cores_of_the_draft() -> None:
         ({"model": "x", "cores": "a"}, "cores must look like"),
         ({"model": "x", "least_chance": "0.5"}, r"least_chance must lie in \[0, 1\], got '0.5'"),
         ({"model": "x", "least_chance": 1.5}, r"least_chance must lie in \[0, 1\], got 1.5"),
-        ({"method": "ngram", "least_chance": 0.5}, "belongs to method 'draft_model', 'ssd'"),
+        ({"method": "ngram", "least_chance": 0.5}, "belongs to method 'sd', 'ssd'"),
     ],
 )
 def test_speculation_that_makes_no_sense_is_refused(given: dict[str, Any], text: str) -> None:
@@ -82,6 +94,74 @@ def test_speculation_that_makes_no_sense_is_refused(given: dict[str, Any], text:
 def test_engines_that_make_no_sense_are_refused(given: dict[str, Any], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         from_keywords(EngineConfig, "engine", given)
+
+
+SSD: dict[str, Any] = {"method": "ssd", "model": "x"}
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"fan_out": "measurd"}, "fan_out 'measurd' is unknown; did you mean 'measured'"),
+        ({"budget": "zillion"}, "budget must be a whole number from 1 to 256 or 'auto', got 'zillion'"),
+        ({"budget": 0}, "got 0"),
+        ({"budget": True}, "got True"),
+        ({"backup": "no"}, "backup 'no' is unknown"),
+        ({"saguaro_c": 7.0}, r"saguaro_c must lie in \[0, 1\], got 7.0"),
+        ({"top_up": "yes"}, "top_up 'yes' is unknown"),
+        ({"fan_out": "explicit"}, "needs fan_out_primary"),
+        ({"fan_out_primary": [1, 2]}, "the other rules take none"),
+        ({"fan_out": "explicit", "fan_out_primary": []}, "got an empty one"),
+        ({"fan_out": "explicit", "fan_out_primary": [1, -2]}, "got -2"),
+        ({"fan_out": "explicit", "fan_out_primary": "12"}, "got '12'"),
+        ({"fan_out_backup": [1]}, "needs fan_out_primary beside it"),
+    ],
+)
+def test_a_configuration_is_checked_when_it_is_made(given: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        SpeculativeConfig(**SSD, **given)
+    with pytest.raises(ConfigError, match=text):
+        SpeculativeConfig.from_mapping({**SSD, **given})
+    with pytest.raises(ConfigError, match=text):
+        SpeculationSettings(**given)
+
+
+def test_a_worker_hears_of_speculation_as_it_was_configured() -> None:
+    config = SpeculativeConfig(**SSD, fan_out="explicit", fan_out_primary=[2, 1], saguaro_c=0.5, top_up=False)
+    settings = config.settings()
+    assert type(settings) is SpeculationSettings
+    for name in (f.name for f in dataclasses.fields(SpeculationSettings)):
+        assert getattr(settings, name) == getattr(config, name)
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(settings), type=SpeculationSettings) == settings
+
+
+def test_every_option_says_what_it_is() -> None:
+    for kind in (EngineConfig, SpeculativeConfig):
+        for f in dataclasses.fields(kind):
+            assert f.name == "method" or (f.metadata["panel"] in get_args(Panel) and f.metadata["help"])
+
+
+def test_a_worker_configuration_survives_json() -> None:
+    config = WorkerConfig(model="m.gguf", threads=1, cores="1,3", quantize="int4", draft_vocab=9, max_rows=8)  # type: ignore[arg-type]
+    assert config.cores == (1, 3)
+    assert msgspec.json.decode(msgspec.json.encode(config), type=WorkerConfig) == config
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({}, "needs a model"),
+        ({"model": ""}, "model must be"),
+        ({"model": "m", "threads": 0}, "threads must be .*got 0"),
+        ({"model": "m", "num_kv_blocks": None}, "num_kv_blocks"),
+        ({"model": "m", "max_rows": True}, "max_rows"),
+        ({"model": "m", "quantize": "int2"}, "quantize 'int2' is unknown"),
+        ({"model": "m", "cores": "a"}, "cores must look like"),
+    ],
+)
+def test_workers_that_make_no_sense_are_refused(given: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        WorkerConfig(**given)
 
 
 def test_cores_are_numbers_and_spans() -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
-from sonoran.config import METHOD_KEYS
+from sonoran.config import SpeculativeConfig
 from sonoran.drafting.ssd_stats import SsdStats
 from sonoran.engine.drafter import DraftAnswer, DraftRound
 from sonoran.engine.stats import CacheStats
@@ -19,7 +20,10 @@ def missing(names: Any) -> list[str]:
 
 
 def test_every_option_is_explained() -> None:
-    assert missing(METHOD_KEYS["ssd"] | {"num_speculative_tokens", "verification"}) == []
+    options = [
+        f.name for f in dataclasses.fields(SpeculativeConfig) if "ssd" in f.metadata.get("methods", ())
+    ]
+    assert missing([*options, "num_speculative_tokens", "verification"]) == []
 
 
 def test_every_statistic_is_explained() -> None:

@@ -13,7 +13,7 @@ from sonoran.drafting.ssd import SsdDrafter
 from sonoran.engine.trace import chrome_trace
 from sonoran.llm import LLM, clock_shift
 from sonoran.sampling.params import SamplingParams
-from sonoran.ssd.messages import Hello
+from sonoran.ssd.messages import PROTOCOL_VERSION, Hello
 from sonoran.worker.client import WorkerClient
 from sonoran.worker.connection import Remote
 from sonoran.worker.session import draft_service
@@ -29,9 +29,11 @@ PROMPT = [3, 1, 4, 1, 5]
 
 def test_both_lanes_of_a_run(tmp_path: Path) -> None:
     address = f"ipc://{tmp_path / 's'}"
-    settings = SpeculationSettings(num_speculative_tokens=4).to_mapping()
+    settings = SpeculationSettings()
     with serving(draft_service(toy_model(noise=0.6)), address):
-        client = WorkerClient(Hello(1, "toy", VOCAB, list(ToyTokenizer().eos_ids), settings), Remote(address))
+        client = WorkerClient(
+            Hello(PROTOCOL_VERSION, "toy", VOCAB, list(ToyTokenizer().eos_ids), settings), Remote(address)
+        )
         client.start()
         target = ToyBackend()
         target.before_forward = lambda: time.sleep(0.005)

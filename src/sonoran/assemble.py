@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sonoran.backends.native import NativeBackend, kv_bytes_per_block
+from sonoran.backends.base import Backend
+from sonoran.backends.load import load_backend
+from sonoran.backends.native import kv_bytes_per_block
 from sonoran.backends.placement import split_cores
-from sonoran.backends.vocabulary import make_vocabulary
-from sonoran.config import EngineConfig, SpeculationSettings, SpeculativeConfig, WorkerOptions
+from sonoran.config import EngineConfig, SpeculativeConfig, WorkerConfig
 from sonoran.drafting.model import ModelDrafter
 from sonoran.drafting.ngram import NgramDrafter
 from sonoran.drafting.ssd import SsdDrafter
@@ -18,7 +19,6 @@ from sonoran.engine.drafter import Drafter
 from sonoran.errors import ConfigError
 from sonoran.models.config import ModelConfig
 from sonoran.models.opening import OpenModel, Reporting, open_draft, open_with_tokenizer
-from sonoran.models.registry import draft_precision
 from sonoran.models.tokenizer.tokenizer import Tokenizer
 from sonoran.ssd.budget import LARGEST_BUDGET
 from sonoran.ssd.messages import PROTOCOL_VERSION, Hello
@@ -28,6 +28,12 @@ from sonoran.worker.keys import load_keys
 from sonoran.worker.process import Local
 
 log = logging.getLogger(__name__)
+
+DEFAULT_CONTEXT = 4096
+"""Longest sequence unless asked for otherwise; models trained for more would take much memory."""
+
+DEFAULT_TOKENS_PER_SEQUENCE = 512
+"""KV memory unless asked for otherwise, per sequence that may run at once."""
 
 
 def separate_cores(
@@ -61,40 +67,26 @@ def build_drafter(
     if draft is None:
         return NgramDrafter(min_n=speculative.prompt_lookup_min, max_n=speculative.prompt_lookup_max)
     own_place = speculative.threads is not None or speculative.cores is not None
-    backend = NativeBackend(
-        draft.file,
+    loaded = load_backend(
+        "draft",
+        draft,
         # What fits the target fits the draft, which runs ahead of it by less than a block per sequence.
         num_blocks=target_blocks
         + config.max_num_seqs * -(-speculative.num_speculative_tokens // config.block_size),
         block_size=config.block_size,
         threads=speculative.threads if own_place else config.threads,
         cores=speculative.cores if own_place else config.cores,
-        quantize=draft_precision(speculative.quantize, draft.file.path),
-        quantize_output=True,
+        quantize=speculative.quantize,
+        draft_vocab=speculative.draft_vocab,
         progress=reporting.loading(draft.file),
     )
     return ModelDrafter(
-        backend,
+        loaded.backend,
         target_vocab=target.file.config.vocab_size,
         eos_ids=target.tokenizer.eos_ids,
         max_rows=config.max_num_batched_tokens,
         prefix_caching=config.enable_prefix_caching,
-        vocabulary=make_vocabulary(backend, speculative.draft_vocab, draft.tokenizer.special_ids),
-        least_chance=speculative.least_chance,
-    )
-
-
-def worker_settings(speculative: SpeculativeConfig) -> SpeculationSettings:
-    """Return what a worker is told of how to speculate. Raises ConfigError for values that make no sense."""
-    return SpeculationSettings(
-        num_speculative_tokens=speculative.num_speculative_tokens,
-        fan_out=speculative.fan_out,  # type: ignore[arg-type]  # checked there
-        budget=speculative.budget,
-        fan_out_primary=speculative.fan_out_primary,
-        fan_out_backup=speculative.fan_out_backup,
-        backup=speculative.backup,  # type: ignore[arg-type]  # checked there
-        saguaro_c=speculative.saguaro_c,
-        top_up=speculative.top_up,
+        vocabulary=loaded.vocabulary,
         least_chance=speculative.least_chance,
     )
 
@@ -112,25 +104,25 @@ def _worker_drafter(
         target.tokenizer.fingerprint(),
         target.file.config.vocab_size,
         list(target.tokenizer.eos_ids),
-        worker_settings(speculative).to_mapping(),
+        speculative.settings(),
     )
     if draft is None:
         keys = load_keys(speculative.draft_key_file, "client") if speculative.draft_key_file else None
         client = WorkerClient(hello, Remote(str(speculative.draft_address), keys))
         client.start()
     else:
-        client = WorkerClient(hello, Local(_worker_options(draft, target_blocks, config, speculative)))
+        client = WorkerClient(hello, Local(_worker_config(draft, target_blocks, config, speculative)))
         client.start(reporting.loading(draft.file))
     return SsdDrafter(client, target_vocab=target.file.config.vocab_size)
 
 
-def _worker_options(
+def _worker_config(
     draft: OpenModel, target_blocks: int, config: EngineConfig, speculative: SpeculativeConfig
-) -> dict[str, object]:
+) -> WorkerConfig:
     k = speculative.num_speculative_tokens
     # Beside the target's tokens: the speculation, and a slot for each branch and step.
     beyond = k + LARGEST_BUDGET * k
-    options = WorkerOptions(
+    return WorkerConfig(
         model=str(draft.file.path),
         threads=speculative.threads,
         cores=speculative.cores,
@@ -139,14 +131,24 @@ def _worker_options(
         block_size=config.block_size,
         num_kv_blocks=target_blocks + config.max_num_seqs * (-(-beyond // config.block_size) + 1),
     )
-    return options.to_mapping()
 
 
-DEFAULT_CONTEXT = 4096
-"""Longest sequence unless asked for otherwise; models trained for more would take much memory."""
+@dataclass(frozen=True, slots=True)
+class Models:
+    """Target and drafter in memory, before they are an engine. ``max_model_len`` is in tokens."""
 
-DEFAULT_TOKENS_PER_SEQUENCE = 512
-"""KV memory unless asked for otherwise, per sequence that may run at once."""
+    target: OpenModel
+    backend: Backend
+    drafter: Drafter | None
+    config: EngineConfig
+    speculative: SpeculativeConfig | None
+    max_model_len: int
+
+    def close(self) -> None:
+        """Free both."""
+        self.backend.close()
+        if self.drafter is not None:
+            self.drafter.close()
 
 
 def build_engine(
@@ -155,44 +157,59 @@ def build_engine(
     speculative: SpeculativeConfig | None = None,
     reporting: Reporting | None = None,
 ) -> tuple[EngineCore, Tokenizer]:
+    """Load target and draft and make an engine of them. Raises what ``load_models`` raises."""
+    models = load_models(model, config, speculative, reporting)
+    return make_engine(models), models.target.tokenizer
+
+
+def load_models(
+    model: str | Path,
+    config: EngineConfig,
+    speculative: SpeculativeConfig | None = None,
+    reporting: Reporting | None = None,
+) -> Models:
     """Load target and draft. Everything that can be wrong is checked before any weights are read.
 
     Raises ModelError, DownloadError, CompatibilityError, ConfigError.
     """
     reporting = reporting or Reporting()
-    if speculative is not None and speculative.method == "ssd":
-        worker_settings(speculative)
     target = open_with_tokenizer(model, reporting)
     draft = open_draft(target, speculative, reporting)
     config, speculative = separate_cores(config, speculative)
     length, blocks = plan_memory(target.file.config, config)
-    backend = NativeBackend(
-        target.file,
+    backend = load_backend(
+        "target",
+        target,
         num_blocks=blocks,
         block_size=config.block_size,
         threads=config.threads,
         cores=config.cores,
         quantize=config.quantize,
         progress=reporting.loading(target.file),
-    )
+    ).backend
     try:
         drafter = build_drafter(target, draft, blocks, config, speculative, reporting)
     except BaseException:
         backend.close()
         raise
-    core = EngineCore(
-        backend,
-        target.tokenizer,
-        max_model_len=length,
+    return Models(target, backend, drafter, config, speculative, length)
+
+
+def make_engine(models: Models) -> EngineCore:
+    """Return an idle engine over models in memory, which are its own from now on."""
+    config, speculative = models.config, models.speculative
+    return EngineCore(
+        models.backend,
+        models.target.tokenizer,
+        max_model_len=models.max_model_len,
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=config.max_num_batched_tokens,
         seed=config.seed,
         prefix_caching=config.enable_prefix_caching,
-        drafter=drafter,
+        drafter=models.drafter,
         num_speculative_tokens=speculative.num_speculative_tokens if speculative else 0,
         verification=speculative.verification if speculative else "coupled",
     )
-    return core, target.tokenizer
 
 
 def plan_memory(model: ModelConfig, config: EngineConfig) -> tuple[int, int]:

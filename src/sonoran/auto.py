@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from sonoran import _native
-from sonoran.assemble import build_engine
+from sonoran.assemble import Models, load_models, make_engine
 from sonoran.config import EngineConfig, SpeculativeConfig
 from sonoran.drafting.adaptive import AdaptiveDrafter, AutoPolicy, NoDrafter
 from sonoran.drafting.model import ModelDrafter
@@ -61,12 +61,27 @@ def build_auto(
     )
     plain = replace(config, cores=cores, threads=None)
     k_max = speculative.num_speculative_tokens
-    profile = _stored(pair)
     if k_max == 0:
-        core, tokenizer = build_engine(model, plain, None, reporting)
-        return _attach(core, NoDrafter("num_speculative_tokens is 0")), tokenizer
-    if profile is None or not profile.acceptance:
-        return _measured_now(model, plain, speculative, pair, reporting)
+        models = _autoregressive(load_models(model, plain, None, reporting), "num_speculative_tokens is 0")
+    else:
+        profile = _stored(pair)
+        if profile is not None and profile.acceptance:
+            models = _as_profiled(model, plain, speculative, pair, profile, reporting)
+        else:
+            models = _as_measured_now(model, plain, speculative, pair, reporting)
+    return make_engine(models), models.target.tokenizer
+
+
+def _as_profiled(
+    model: str | Path,
+    config: EngineConfig,
+    speculative: SpeculativeConfig,
+    pair: Pair,
+    profile: Profile,
+    reporting: Reporting | None,
+) -> Models:
+    """Load for the mode and the split of cores that the profile recommends."""
+    k_max = speculative.num_speculative_tokens
     workload = Workload(1, CONTEXT, 0.0, speculative.verification)
     choice = choose(predict_all(profile, workload, k_values=range(1, k_max + 1)))
     best = choice.best
@@ -77,60 +92,57 @@ def build_auto(
         draft_key=pair.key.draft,
         verification=speculative.verification,
     )
-    placed = replace(plain, cores=best.placement.target_cores)
+    placed = replace(config, cores=best.placement.target_cores)
     reason = choice.reason if not profile.noisy else f"{choice.reason} ({profile.verdict})"
     log.info("auto: %s", reason)
     if options.speculative is None:
-        core, tokenizer = build_engine(model, placed, None, reporting)
-        return _attach(core, NoDrafter(reason)), tokenizer
+        return _autoregressive(load_models(model, placed, None, reporting), reason)
     # K changes from round to round, up to what was asked for; the rest follows the text and what the worker measures.
     fixed = {key: value for key, value in options.speculative.items() if key not in _LEFT_AT_DEFAULT}
     given = SpeculativeConfig.from_mapping({**fixed, "num_speculative_tokens": k_max})
-    core, tokenizer = build_engine(model, placed, given, reporting)
-    return _adapt(core, profile, best.placement, best.mode, k_max, reason), tokenizer
+    models = load_models(model, placed, given, reporting)
+    return _adaptive(models, profile, best.placement, best.mode, reason)
 
 
-def _measured_now(
+def _as_measured_now(
     model: str | Path,
     config: EngineConfig,
     speculative: SpeculativeConfig,
     pair: Pair,
     reporting: Reporting | None,
-) -> tuple[EngineCore, Tokenizer]:
+) -> Models:
     """Load for SD on all cores, measure what was loaded, and start from that."""
-    k_max = speculative.num_speculative_tokens
-    given = replace(speculative, method="draft_model")
-    core, tokenizer = build_engine(model, config, given, reporting)
+    models = load_models(model, config, replace(speculative, method="sd"), reporting)
     try:
-        profile = quick_profile(core, pair)
-        cores = pair.key.machine.cores
+        profile = quick_profile(models, pair)
         workload = Workload(1, CONTEXT, 0.0, speculative.verification)
-        choice = choose(predict_all(profile, workload, k_values=range(1, k_max + 1)))
+        k_values = range(1, speculative.num_speculative_tokens + 1)
+        choice = choose(predict_all(profile, workload, k_values=k_values))
         reason = f"{choice.reason} (measured in {profile.elapsed_s:.1f} s; sonoran calibrate knows more)"
         log.info("auto: %s", reason)
-        return _adapt(core, profile, Placement("shared", cores), "sd", k_max, reason), tokenizer
+        return _adaptive(models, profile, Placement("shared", pair.key.machine.cores), "sd", reason)
     except (ConfigError, PlanError) as error:
         # Too little KV memory for the measurement is no reason not to serve.
         reason = f"do not speculate: nothing could be measured ({error})"
         log.warning("auto: %s", reason)
-        if core.drafter is not None:
-            core.drafter.close()
-        return _attach(core, NoDrafter(reason)), tokenizer
+        if models.drafter is not None:
+            models.drafter.close()
+        return _autoregressive(models, reason)
     except BaseException:
-        core.close()
+        models.close()
         raise
 
 
-def quick_profile(core: EngineCore, pair: Pair, settings: Settings | None = None) -> Profile:
-    """Measure an idle engine's own models where they are. Raises ConfigError when KV memory is too small."""
+def quick_profile(models: Models, pair: Pair, settings: Settings | None = None) -> Profile:
+    """Measure models where they are, before an engine uses them. Raises ConfigError when KV memory is too small."""
     wanted = settings or quick_settings()
-    drafter = core.drafter
+    target, drafter = models.backend, models.drafter
     if not isinstance(drafter, ModelDrafter):
         raise ConfigError("a quick measurement needs a draft in the engine's process")
     cores, begin = pair.key.machine.cores, time.perf_counter()
     prompts = [ids[-wanted.max_prompt :] for ids in pair.encode(built_in_prompts()[:QUICK_PROMPTS])]
     reading = read_along(
-        core.target,
+        target,
         drafter.backend,
         prompts,
         temperature=wanted.temperatures[0],
@@ -138,14 +150,13 @@ def quick_profile(core: EngineCore, pair: Pair, settings: Settings | None = None
         max_tokens=wanted.max_tokens,
         seconds=0.5 * wanted.seconds,
     )
-    models: dict[Role, tuple[TimedModel, Cores]] = {
-        "target": (TimedModel(core.target, wanted.contexts, max(wanted.rows)), cores),
+    timed: dict[Role, tuple[TimedModel, Cores]] = {
+        "target": (TimedModel(target, wanted.contexts, max(wanted.rows)), cores),
         "draft": (TimedModel(drafter.backend, wanted.contexts, max(wanted.rows)), cores),
     }
     passes: list[PassCurve] = measure_passes(
-        models, rows=wanted.rows, contexts=wanted.contexts, beside=False, seconds=0.4 * wanted.seconds
+        timed, rows=wanted.rows, contexts=wanted.contexts, beside=False, seconds=0.4 * wanted.seconds
     )
-    core.kv.reset()
     drafter.reset()
     return Profile(
         pair.key,
@@ -153,27 +164,28 @@ def quick_profile(core: EngineCore, pair: Pair, settings: Settings | None = None
         tuple(passes),
         reading.acceptance,
         (reading.sampling,),
-        host=measure_host(core.target.config, pair.tokenizer),
+        host=measure_host(target.config, pair.tokenizer),
         elapsed_s=time.perf_counter() - begin,
         quick=True,
         prompts="built-in",
     )
 
 
-def _adapt(
-    core: EngineCore, profile: Profile, placement: Placement, mode: Mode, k_max: int, reason: str
-) -> EngineCore:
-    rounds = ProfileRounds(profile, placement, mode, k_max, CONTEXT, 0.0)
-    rounds.prepare(core.scheduler.max_num_seqs)
-    if core.drafter is None:
+def _adaptive(models: Models, profile: Profile, placement: Placement, mode: Mode, reason: str) -> Models:
+    """Let the drafter's K follow what a profile promises and what each round then takes."""
+    drafter, speculative = models.drafter, models.speculative
+    if drafter is None or speculative is None:
         raise ConfigError("there is no drafter to adapt")
-    policy = AutoPolicy(rounds, k_max, stops=isinstance(core.drafter, ModelDrafter))
-    return _attach(core, AdaptiveDrafter(core.drafter, policy, reason))
+    k_max = speculative.num_speculative_tokens
+    rounds = ProfileRounds(profile, placement, mode, k_max, CONTEXT, 0.0)
+    rounds.prepare(models.config.max_num_seqs)
+    policy = AutoPolicy(rounds, k_max, stops=isinstance(drafter, ModelDrafter))
+    return replace(models, drafter=AdaptiveDrafter(drafter, policy, reason))
 
 
-def _attach(core: EngineCore, drafter: AdaptiveDrafter | NoDrafter) -> EngineCore:
-    core.drafter = drafter
-    return core
+def _autoregressive(models: Models, reason: str) -> Models:
+    """Have no draft, and say why."""
+    return replace(models, drafter=NoDrafter(reason), speculative=None)
 
 
 def _stored(pair: Pair) -> Profile | None:

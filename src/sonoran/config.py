@@ -1,57 +1,78 @@
-"""Configuration of the engine and of speculation, checked when it is made."""
+"""Every option of the engine, the draft and speculation: declared once, checked when it is made.
+
+The command line builds its options from these classes, ``docs/options.md`` is written from them, and a draft worker is
+sent them as they are.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal, TypeVar, cast, get_args
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, TypeVar, get_args
 
 from sonoran.errors import ConfigError, nearest
 
-Method = Literal["draft_model", "ngram", "ssd", "auto"]
+Method = Literal["sd", "ngram", "ssd", "auto"]
+Mode = Literal["auto", "ar", "sd", "ssd", "ngram"]
+"""What the command line calls a method; ``ar`` is decoding without any."""
+
+ALIASES = {"draft_model": "sd"}
+"""vLLM's word for synchronous speculation with a model."""
+
 Verification = Literal["coupled", "rejection"]
-Quantize = Literal["bf16", "int8", "int4"]
 FanOutRule = Literal["confidence", "uniform", "geometric", "measured", "explicit"]
-Backup = Literal["draft", "ngram", "random", "none", "auto"]
+Backup = Literal["auto", "draft", "ngram", "random", "none"]
+AUTO: Literal["auto"] = "auto"
+
+Quantize = Literal["bf16", "int8", "int4"]
 Precision = Literal["bf16", "int8", "int4", "int3"]
 """To what weights are lowered on load; ``int3`` is 3 bits for the feed-forward matrices and 4 for the others."""
 
 DraftQuantize = Literal["file", "bf16", "int8", "int4", "int3"]
 
-_MODEL_KEYS = frozenset({"model", "draft_vocab", "threads", "cores", "quantize"})
-METHOD_KEYS: dict[str, frozenset[str]] = {
-    "draft_model": _MODEL_KEYS | {"least_chance"},
-    "ssd": _MODEL_KEYS
-    | {"fan_out", "fan_out_primary", "fan_out_backup", "budget", "backup", "saguaro_c", "draft_address"}
-    | {"top_up", "least_chance", "draft_key_file"},
-    "ngram": frozenset({"prompt_lookup_min", "prompt_lookup_max"}),
-    "auto": frozenset({"model", "draft_vocab", "quantize"}),
-}
-"""Keys of a speculative configuration that only make sense for one method."""
-
-COMMON_KEYS = frozenset({"method", "num_speculative_tokens", "verification"})
 MAX_SPECULATIVE_TOKENS = 64
 AUTO_SPECULATIVE_TOKENS = 8
 """Method auto chooses K for each round, up to this unless asked for otherwise."""
 
+MAX_BUDGET = 256
+DEFAULT_DRAFT_VOCAB = 32768
+"""Ids below which the draft proposes anything; 0 stands for the whole vocabulary."""
+
+Panel = Literal["Sampling", "Draft", "SSD", "Machine"]
 C = TypeVar("C")
+
+
+def option(
+    default: Any, panel: Panel, help: str, *, flags: tuple[str, ...] = (), methods: tuple[Method, ...] = ()
+) -> Any:
+    """Declare a field that users set: where ``--help`` shows it, in which words, and under which names.
+
+    ``flags`` are its names on the command line (default: the field's own name); ``methods`` those that it has a
+    meaning for (default: all).
+    """
+    metadata = {"panel": panel, "help": help, "flags": flags, "methods": methods}
+    if isinstance(default, dict):
+        return field(default_factory=dict, metadata=metadata)
+    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
     """How much the engine may hold and do at once. Lengths are in tokens."""
 
-    max_model_len: int | None = None  # prompt and output together; default: the model's context or what fits
-    max_num_seqs: int = 16  # sequences decoded at once
-    max_num_batched_tokens: int = 256  # rows of one forward pass
-    kv_cache_bytes: int | None = None
-    num_kv_blocks: int | None = None
-    block_size: int = 16
-    threads: int | None = None
-    cores: tuple[int, ...] | None = None
-    quantize: Quantize | None = None
-    seed: int | None = None
-    enable_prefix_caching: bool = True
+    max_model_len: int | None = option(
+        None, "Machine", "Tokens of prompt and output together; default: what the model and KV memory allow."
+    )
+    max_num_seqs: int = option(16, "Machine", "Sequences decoded at once.")
+    max_num_batched_tokens: int = option(256, "Machine", "Rows of one forward pass.")
+    kv_cache_bytes: int | None = option(None, "Machine", "Bytes of KV memory of the target.")
+    num_kv_blocks: int | None = option(None, "Machine", "The same as a number of blocks.")
+    block_size: int = option(16, "Machine", "Tokens of a KV block.")
+    threads: int | None = option(None, "Machine", "Threads; default: all cores.")
+    cores: tuple[int, ...] | None = option(None, "Machine", "Pin threads to these cores: 0,2-5.")
+    quantize: Quantize | None = option(None, "Machine", "Lower precision of the target.")
+    seed: int | None = option(None, "Machine", "Makes the seeds of requests without one repeatable.")
+    enable_prefix_caching: bool = option(True, "Machine", "Keep the KV memory of prompts for later ones.")
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "cores", parse_cores(self.cores))
@@ -74,41 +95,145 @@ class EngineConfig:
         _choice("quantize", self.quantize, (*get_args(Quantize), None))
 
 
-@dataclass(frozen=True, slots=True)
-class SpeculativeConfig:
-    """What drafts, how much, and which rule verifies."""
+_MODEL_METHODS: tuple[Method, ...] = ("sd", "ssd", "auto")
 
-    method: Method
-    model: str | None = None  # path or name of the draft; "auto" is the default draft of the target
-    num_speculative_tokens: int = 4
-    draft_vocab: int | None = None  # ids below it, special tokens and the texts' own; None: 32768, 0: any
-    threads: int | None = None
-    cores: tuple[int, ...] | None = None
-    quantize: DraftQuantize | None = None  # None: 4 bits, 3 for some known drafts; "file": as it is
-    prompt_lookup_min: int = 2
-    prompt_lookup_max: int = 5
-    verification: Verification = "coupled"
-    # SSD: see draftworker.settings.SpeculationSettings, which checks the first six.
-    fan_out: str = "confidence"
-    fan_out_primary: tuple[int, ...] | None = None
-    fan_out_backup: tuple[int, ...] | None = None
-    budget: int | str = "auto"
-    backup: str = "auto"
-    saguaro_c: float = 1.0
-    top_up: bool = True  # draft an unfinished branch on while that is worth the wait
-    least_chance: float = 0.5  # a speculation ends where the draft gives less that all of it is accepted
-    draft_address: str | None = None  # of a worker that runs already: tcp://host:port
-    draft_key_file: str | None = None  # CURVE keys for it
+
+@dataclass(frozen=True, kw_only=True)
+class DraftModelConfig:
+    """Which model drafts, and how it is loaded."""
+
+    model: str | None = option(
+        None,
+        "Draft",
+        "What drafts: auto (the default draft), ngram, none, or a model.",
+        flags=("--draft", "-d"),
+        methods=_MODEL_METHODS,
+    )
+    threads: int | None = option(
+        None, "Draft", "Threads of the draft.", flags=("--draft-threads",), methods=("sd", "ssd")
+    )
+    cores: tuple[int, ...] | None = option(
+        None, "Draft", "Cores of the draft.", flags=("--draft-cores",), methods=("sd", "ssd")
+    )
+    quantize: DraftQuantize | None = option(
+        None,
+        "Draft",
+        "Precision of the draft; default: 4 bits, 3 for some known drafts; file: as it is.",
+        flags=("--draft-quantize",),
+        methods=_MODEL_METHODS,
+    )
+    draft_vocab: int | None = option(
+        None,
+        "Draft",
+        f"Draft only ids below this, special tokens and what occurs in the texts; default {DEFAULT_DRAFT_VOCAB}, "
+        "0 for all.",
+        methods=_MODEL_METHODS,
+    )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "cores", parse_cores(self.cores))
-        _choice("method", self.method, get_args(Method))
-        _choice("verification", self.verification, get_args(Verification))
-        _choice("quantize", self.quantize, (*get_args(DraftQuantize), None))
-        _whole("num_speculative_tokens", self.num_speculative_tokens, 0, MAX_SPECULATIVE_TOKENS)
+        if self.model is not None and (not isinstance(self.model, str) or not self.model):
+            raise ConfigError(f"model must be a path or a name, got {self.model!r}")
         for name, least in (("draft_vocab", 0), ("threads", 1)):
             if getattr(self, name) is not None:
                 _whole(name, getattr(self, name), least)
+        _choice("quantize", self.quantize, (*get_args(DraftQuantize), None))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpeculationSettings:
+    """How much is drafted and, by a draft worker, guessed; it travels to the worker as it is."""
+
+    num_speculative_tokens: int = option(
+        4,
+        "Draft",
+        f"Most tokens drafted for each verification (K); default 4, in mode auto {AUTO_SPECULATIVE_TOKENS}.",
+        flags=("--num-speculative-tokens", "-k"),
+    )
+    least_chance: float = option(
+        0.5,
+        "Draft",
+        "End a draft where it is less likely than this to be accepted whole; 0 never.",
+        methods=("sd", "ssd"),
+    )
+    fan_out: FanOutRule = option(
+        "confidence",
+        "SSD",
+        "How guesses are shared out: confidence, measured, uniform, geometric, or a list F_0,..,F_K such as "
+        "3,2,1,1,4.",
+        methods=("ssd",),
+    )
+    fan_out_primary: tuple[int, ...] | None = option(
+        None, "SSD", "The list of the rule explicit, F_0 first.", methods=("ssd",)
+    )
+    fan_out_backup: tuple[int, ...] | None = option(
+        None, "SSD", "The same after a backup speculation; default: as fan_out_primary.", methods=("ssd",)
+    )
+    budget: int | str = option(
+        AUTO,
+        "SSD",
+        "Outcomes guessed per sequence and round (B); auto: as many as are worth their time.",
+        methods=("ssd",),
+    )
+    backup: Backup = option("auto", "SSD", "What drafts on a miss.", methods=("ssd",))
+    saguaro_c: float = option(
+        1.0, "SSD", "C of Saguaro sampling, 0 to 1; 1 is off.", flags=("--saguaro-c",), methods=("ssd",)
+    )
+    top_up: bool = option(
+        True, "SSD", "Draft an unfinished branch on while that is worth the wait.", methods=("ssd",)
+    )
+
+    def __post_init__(self) -> None:
+        _whole("num_speculative_tokens", self.num_speculative_tokens, 0, MAX_SPECULATIVE_TOKENS)
+        for name in ("saguaro_c", "least_chance"):
+            _share(name, getattr(self, name))
+        _choice("fan_out", self.fan_out, get_args(FanOutRule))
+        _choice("backup", self.backup, get_args(Backup))
+        _choice("top_up", self.top_up, (True, False))
+        if self.budget != AUTO:
+            _whole("budget", self.budget, 1, MAX_BUDGET, " or 'auto'")
+        for name in ("fan_out_primary", "fan_out_backup"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, _fan_out_list(name, getattr(self, name)))
+        if (self.fan_out == "explicit") != (self.fan_out_primary is not None):
+            raise ConfigError(
+                "fan_out 'explicit' needs fan_out_primary, a list F_0..F_K; the other rules take none"
+            )
+        if self.fan_out_backup is not None and self.fan_out_primary is None:
+            raise ConfigError("fan_out_backup needs fan_out_primary beside it")
+
+    def settings(self) -> SpeculationSettings:
+        """Return just these fields, of a configuration that has more."""
+        return SpeculationSettings(**{f.name: getattr(self, f.name) for f in fields(SpeculationSettings)})
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpeculativeConfig(DraftModelConfig, SpeculationSettings):
+    """What drafts, how much, and which rule verifies; the names are vLLM's where it has one."""
+
+    method: Method = field(kw_only=False)
+    prompt_lookup_min: int = option(
+        2, "Draft", "Fewest tokens that must occur before, for ngram.", methods=("ngram",)
+    )
+    prompt_lookup_max: int = option(
+        5, "Draft", "Most tokens that are compared, for ngram.", methods=("ngram",)
+    )
+    verification: Verification = option(
+        "coupled", "Sampling", "Rule: coupled, or rejection as in the papers."
+    )
+    draft_address: str | None = option(
+        None, "SSD", "A worker that runs already, tcp://HOST:PORT.", methods=("ssd",)
+    )
+    draft_key_file: str | None = option(
+        None, "SSD", "client.key for the worker at --draft-address.", methods=("ssd",)
+    )
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "method", ALIASES.get(self.method, self.method))
+        _choice("method", self.method, get_args(Method))
+        DraftModelConfig.__post_init__(self)
+        SpeculationSettings.__post_init__(self)
+        _choice("verification", self.verification, get_args(Verification))
         _whole("prompt_lookup_min", self.prompt_lookup_min, 1)
         _whole("prompt_lookup_max", self.prompt_lookup_max, 1)
         if self.prompt_lookup_min > self.prompt_lookup_max:
@@ -116,11 +241,8 @@ class SpeculativeConfig:
                 f"prompt_lookup_min ({self.prompt_lookup_min}) exceeds prompt_lookup_max "
                 f"({self.prompt_lookup_max})"
             )
-        if self.method in ("draft_model", "auto") and not self.model:
+        if self.method in ("sd", "auto") and not self.model:
             raise ConfigError(f"method {self.method!r} needs a model: a path, a name, or 'auto'")
-        _choice("top_up", self.top_up, (True, False))
-        if not isinstance(self.least_chance, int | float) or not 0.0 <= self.least_chance <= 1.0:
-            raise ConfigError(f"least_chance must lie in [0, 1], got {self.least_chance!r}")
         if self.method == "ssd":
             self._check_worker()
 
@@ -149,22 +271,46 @@ class SpeculativeConfig:
             if "cores" in values:
                 raise ConfigError("speculative_config has both cores and draft_cores; they are the same")
             values["cores"] = values.pop("draft_cores")
-        reject_unknown("speculative_config", values, (field.name for field in fields(cls)))
-        if values.get("method") is None:
-            values["method"] = _infer_method(values.get("model"))
-        _choice("method", values["method"], get_args(Method))
-        method = cast(Method, values["method"])
+        reject_unknown("speculative_config", values, (f.name for f in fields(cls)))
+        method = values["method"] = method_named(values.get("method") or _infer_method(values.get("model")))
         if method == "ngram" and values.get("model") == "ngram":
             del values["model"]
         if method == "auto":
             values.setdefault("num_speculative_tokens", AUTO_SPECULATIVE_TOKENS)
-        for key in sorted(set(values) - COMMON_KEYS - METHOD_KEYS[method]):
-            owners = [name for name, keys in METHOD_KEYS.items() if key in keys]
-            raise ConfigError(
-                f"speculative_config key {key!r} belongs to method {', '.join(map(repr, owners))}, "
-                f"not to {method!r}"
-            )
+        for f in fields(cls):
+            methods = f.metadata.get("methods")
+            if methods and f.name in values and method not in methods:
+                raise ConfigError(
+                    f"speculative_config key {f.name!r} belongs to method {', '.join(map(repr, methods))}, "
+                    f"not to {method!r}"
+                )
         return cls(**values)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerConfig(DraftModelConfig):
+    """The model of a draft worker, and what it may hold. ``max_rows`` bounds a pass over prompts: a round waits for at
+    most one pass, so passes are kept short."""
+
+    block_size: int = 16
+    num_kv_blocks: int = 1024
+    max_rows: int = 64
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.model is None:
+            raise ConfigError("a draft worker needs a model: a path or a known name")
+        for name in ("block_size", "num_kv_blocks", "max_rows"):
+            _whole(name, getattr(self, name), 1)
+
+
+def method_named(name: object) -> Method:
+    """Return the method of that name, which may be an alias. Raises ConfigError naming the nearest."""
+    found = ALIASES.get(str(name), name)
+    for method in get_args(Method):
+        if found == method:
+            return method  # type: ignore[no-any-return]
+    raise ConfigError(f"method {name!r} is unknown{nearest(str(name), (*get_args(Method), *ALIASES))}")
 
 
 def from_keywords(config: type[C], what: str, given: Mapping[str, Any]) -> C:
@@ -205,11 +351,29 @@ def _spans(text: str) -> Iterable[int]:
 
 def _infer_method(model: object) -> str:
     if model is None:
-        raise ConfigError("speculative_config needs a method or a model; methods: " + ", ".join(METHOD_KEYS))
-    return "ngram" if model == "ngram" else "draft_model"
+        raise ConfigError(
+            f"speculative_config needs a method or a model; methods: {', '.join(get_args(Method))}"
+        )
+    return "ngram" if model == "ngram" else "sd"
 
 
-def _whole(name: str, value: object, low: int, high: int | None = None) -> None:
+def _fan_out_list(name: str, value: object) -> tuple[int, ...]:
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise ConfigError(f"{name} must be a list F_0..F_K of whole numbers, got {value!r}")
+    numbers = tuple(value)
+    if not numbers:
+        raise ConfigError(f"{name} must be a list F_0..F_K of whole numbers, got an empty one")
+    for number in numbers:
+        _whole(name, number, 0, MAX_BUDGET)
+    return numbers
+
+
+def _share(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value <= 1.0:
+        raise ConfigError(f"{name} must lie in [0, 1], got {value!r}")
+
+
+def _whole(name: str, value: object, low: int, high: int | None = None, otherwise: str = "") -> None:
     if (
         not isinstance(value, int)
         or isinstance(value, bool)
@@ -217,126 +381,10 @@ def _whole(name: str, value: object, low: int, high: int | None = None) -> None:
         or (high is not None and value > high)
     ):
         span = f"at least {low}" if high is None else f"from {low} to {high}"
-        raise ConfigError(f"{name} must be a whole number {span}, got {value!r}")
+        raise ConfigError(f"{name} must be a whole number {span}{otherwise}, got {value!r}")
 
 
 def _choice(name: str, value: object, valid: Iterable[object]) -> None:
     choices = list(valid)
     if value not in choices:
         raise ConfigError(f"{name} {value!r} is unknown{nearest(str(value), [str(c) for c in choices if c])}")
-
-
-DEFAULT_MAX_ROWS = 64
-"""Rows of one pass over a prompt: a round waits for at most one pass, so passes are kept short."""
-
-DEFAULT_KV_BLOCKS = 1024
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerOptions:
-    """``model`` is a path or a known name. KV memory is ``num_kv_blocks`` blocks of ``block_size`` tokens.
-
-    The draft proposes ids below ``draft_vocab`` (default 32768; 0: any), special tokens, and what occurs in the
-    texts. ``quantize`` is 4 bits unless given; ``file`` keeps the file's precision. ``max_rows`` bounds a pass over
-    prompts. Raises ConfigError.
-    """
-
-    model: str
-    threads: int | None = None
-    cores: tuple[int, ...] | None = None
-    quantize: DraftQuantize | None = None
-    draft_vocab: int | None = None
-    block_size: int = 16
-    num_kv_blocks: int = DEFAULT_KV_BLOCKS
-    max_rows: int = DEFAULT_MAX_ROWS
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.model, str) or not self.model:
-            raise ConfigError(f"model must be a path or a name, got {self.model!r}")
-        object.__setattr__(self, "cores", parse_cores(self.cores))
-        for name in ("threads", "draft_vocab", "block_size", "num_kv_blocks", "max_rows"):
-            value = getattr(self, name)
-            optional = value is None and name in ("threads", "draft_vocab")
-            least = 0 if name == "draft_vocab" else 1
-            if not optional and (not isinstance(value, int) or isinstance(value, bool) or value < least):
-                raise ConfigError(f"{name} must be a whole number of at least {least}, got {value!r}")
-        if self.quantize not in (None, *get_args(DraftQuantize)):
-            raise ConfigError(
-                f"unknown quantize {self.quantize!r}{nearest(str(self.quantize), get_args(DraftQuantize))}"
-            )
-
-    def to_mapping(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return asdict(self)
-
-    @classmethod
-    def from_mapping(cls, values: Mapping[str, Any]) -> WorkerOptions:
-        """Read what ``to_mapping`` wrote; ConfigError for an unknown key or a value out of range."""
-        known = [field.name for field in fields(cls)]
-        for key in values:
-            if key not in known:
-                raise ConfigError(f"unknown worker option {key!r}{nearest(str(key), known)}")
-        if "model" not in values:
-            raise ConfigError("a draft worker needs a model: a path or a known name")
-        return cls(**values)
-
-
-AUTO = "auto"
-
-
-@dataclass(frozen=True, slots=True)
-class SpeculationSettings:
-    """``budget`` is the guesses kept per sequence, or ``auto``: what is best by the measured times.
-
-    ``fan_out_primary`` and ``fan_out_backup`` are the lists of the rule ``explicit``, F_0 first. ``saguaro_c``
-    below 1 turns Saguaro sampling on (rejection rule, temperature > 0). ``top_up`` drafts an unfinished branch on
-    while that is worth the wait. A speculation ends where the draft gives less than ``least_chance`` that all of it is
-    accepted; 0 never. Raises ConfigError.
-    """
-
-    num_speculative_tokens: int
-    fan_out: FanOutRule = "confidence"
-    budget: int | str = 8
-    fan_out_primary: tuple[int, ...] | None = None
-    fan_out_backup: tuple[int, ...] | None = None
-    backup: Backup = "auto"
-    saguaro_c: float = 1.0
-    top_up: bool = True
-    least_chance: float = 0.5
-
-    def __post_init__(self) -> None:
-        for name in ("fan_out_primary", "fan_out_backup"):
-            value = getattr(self, name)
-            if value is not None:
-                object.__setattr__(self, name, tuple(int(v) for v in value))
-        if self.fan_out not in get_args(FanOutRule):
-            raise ConfigError(
-                f"unknown fan_out {self.fan_out!r}{nearest(str(self.fan_out), get_args(FanOutRule))}"
-            )
-        if self.backup not in get_args(Backup):
-            raise ConfigError(f"unknown backup {self.backup!r}{nearest(str(self.backup), get_args(Backup))}")
-        budget = self.budget
-        if budget != AUTO and (
-            isinstance(budget, bool) or not isinstance(budget, int) or not 1 <= budget <= 256
-        ):
-            raise ConfigError(f"budget must be from 1 to 256, or 'auto', got {budget!r}")
-        for name in ("saguaro_c", "least_chance"):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise ConfigError(f"{name} must lie in [0, 1], got {getattr(self, name)!r}")
-        if (self.fan_out == "explicit") != (self.fan_out_primary is not None):
-            raise ConfigError(
-                "fan_out 'explicit' needs fan_out_primary, a list F_0..F_K; the other rules take none"
-            )
-
-    def to_mapping(self) -> dict[str, Any]:
-        """Return plain values for a message."""
-        return asdict(self)
-
-    @classmethod
-    def from_mapping(cls, values: Mapping[str, Any]) -> SpeculationSettings:
-        """Read what a client sent; ConfigError for an unknown key or a value out of range."""
-        known = [f.name for f in fields(cls)]
-        for key in values:
-            if key not in known:
-                raise ConfigError(f"unknown speculation setting {key!r}{nearest(key, known)}")
-        return cls(**values)

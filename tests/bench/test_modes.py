@@ -1,7 +1,6 @@
 import pytest
 
 from sonoran.bench.modes import plan_modes
-from sonoran.config import METHOD_KEYS
 from sonoran.errors import ConfigError
 
 
@@ -14,7 +13,7 @@ def test_placement_of_each_mode():
     assert modes["sd"].plan.cores == (0,)
     assert modes["sd-all"].plan.cores == (0, 1, 2)
     assert modes["sd"].plan.speculative_config == {
-        "method": "draft_model", "model": "auto", "num_speculative_tokens": 4, "verification": "coupled",
+        "method": "sd", "model": "auto", "num_speculative_tokens": 4, "verification": "coupled",
     }  # fmt: skip
     assert (modes["ar"].speculates, modes["sd"].speculates) == (False, True)
 
@@ -85,12 +84,6 @@ def test_a_worker_that_runs_already_takes_the_place_of_the_draft():
         "method": "ssd", "num_speculative_tokens": 4, "verification": "coupled",
         "draft_address": "tcp://127.0.0.1:5757",
     }  # fmt: skip
-
-
-def test_a_method_that_the_engine_lacks_is_refused(monkeypatch):
-    monkeypatch.delitem(METHOD_KEYS, "ngram")
-    with pytest.raises(ConfigError, match="mode 'ngram': this engine does not know the method 'ngram' yet"):
-        plan_modes(["ar", "ngram"])
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from sonoran import _native
 from sonoran.cli import calibrate
 from sonoran.cli.calibrate import parse_seconds, read_prompts
 from sonoran.errors import ConfigError
+from sonoran.planning.profile.profile import VERSION
 from tests.tiny_models import make_gguf
 
 CORE = str(_native.available_cores()[0])
@@ -66,7 +67,7 @@ def test_calibration_is_kept(calibrated, pair):
     assert result.exit_code == 0, result.stderr
     shown = json.loads(result.stdout)
     assert shown["digest"] == calibrated["digest"]
-    assert shown["profile"]["version"] == 2 and shown["profile"]["acceptance"]
+    assert shown["profile"]["version"] == VERSION and shown["profile"]["acceptance"]
 
 
 def test_show_prints_tables(calibrated, pair):

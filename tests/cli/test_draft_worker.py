@@ -50,7 +50,7 @@ def test_keygen_writes_both_files_and_never_twice(tmp_path: Path) -> None:
         (["--bind", "tcp://0.0.0.0:5757"], "keygen --out DIR"),
         (["--bind", "tcp://nonsense"], "tcp://HOST:PORT"),
         (["--key-file", "none.key"], "none.key"),
-        (["--quantize", "int5"], "unknown quantize 'int5'"),
+        (["--quantize", "int5"], "quantize 'int5' is unknown"),
         (["--cores", "x"], "cores must look like '0,2-5'"),
         (["--threads", "0"], "threads must be"),
         (["--heartbeat", "0"], "heartbeat must be from 0.01"),

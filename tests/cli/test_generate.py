@@ -127,7 +127,7 @@ def test_the_chat_template_can_be_left_out_and_takes_a_system_message(model: str
         (("--file", "nowhere.txt"), "cannot read the prompt"),
         (("hello", "--temperature", "-1"), "temperature"),
         (("hello", "--draft-vocab", "50"), "--draft-vocab without a draft"),
-        (("hello", "--draft", "ngram", "--draft-threads", "1"), "belongs to method 'draft_model'"),
+        (("hello", "--draft", "ngram", "--draft-threads", "1"), "belongs to method 'sd'"),
         (("hello", "--draft", "nowhere.gguf"), "no such file"),
         (("hello", "--mode", "sssd"), "unknown mode 'sssd'; did you mean 'ssd'?"),
         (("hello", "--mode", "ar", "--draft", "auto"), "--mode ar and --draft auto contradict"),
@@ -140,7 +140,7 @@ def test_the_chat_template_can_be_left_out_and_takes_a_system_message(model: str
         (("hello", "--mode", "ssd", "--fan-out", "2,x"), "--fan-out must be a rule or numbers"),
         (("hello", "--mode", "ssd", "--fan-out", "2,1", "--budget", "3"), "--budget has no effect beside"),
         (("hello", "--mode", "ssd", "--budget", "many"), "--budget must be a whole number or auto"),
-        (("hello", "--mode", "ssd", "--budget", "0"), "budget must be from 1 to 256"),
+        (("hello", "--mode", "ssd", "--budget", "0"), "budget must be a whole number from 1 to 256"),
         (("hello", "--mode", "ssd", "--backup", "drft"), "did you mean 'draft'?"),
         (("hello", "--mode", "ssd", "--saguaro-c", "0.5"), "needs --verification rejection"),
         (

@@ -17,7 +17,7 @@ from sonoran.config import SpeculativeConfig
         ("ar", "none", None),
         (None, "ngram", {"method": "ngram", "num_speculative_tokens": 4}),
         ("ngram", "none", {"method": "ngram", "num_speculative_tokens": 4}),
-        ("sd", "none", {"method": "draft_model", "num_speculative_tokens": 4, "model": "auto"}),
+        ("sd", "none", {"method": "sd", "num_speculative_tokens": 4, "model": "auto"}),
         ("ssd", "x.gguf", {"method": "ssd", "num_speculative_tokens": 4, "model": "x.gguf"}),
         ("auto", "none", {"method": "auto", "model": "auto"}),
     ],

@@ -11,13 +11,13 @@ from sonoran.drafting.ssd import read_answer
 from sonoran.errors import WorkerError
 from sonoran.sampling.params import VerificationRule
 from sonoran.sampling.proposals import EMPTY, PointLaw, SparseLaw, Speculation, UniformLaw
-from sonoran.ssd.messages import Answer, Item, encode_law
+from sonoran.ssd.messages import Answer, Item, Proposal, encode_law
 
 VOCAB = 64
 ITEM = Item(5, 2, 10, [1], 3, 0)
 
 
-def answer(tokens: list[int], laws: list[Any] | None = None, **changes: Any) -> Answer:
+def answer(tokens: list[int], laws: list[Proposal] | None = None, **changes: Any) -> Answer:
     values = {"sequence": 5, "generation": 2, "known": True, "origin": "primary", "fan_out": [1, 2]}
     return Answer(**{**values, "tokens": tokens, "laws": laws or [], **changes})
 
@@ -26,7 +26,7 @@ def read(given: Answer, rule: VerificationRule = "rejection") -> Speculation:
     return read_answer(given, ITEM, rule, VOCAB)
 
 
-def sparse(ids: list[int], probabilities: list[float]) -> list[Any]:
+def sparse(ids: list[int], probabilities: list[float]) -> Proposal:
     return encode_law(SparseLaw(np.asarray(ids, np.int32), np.asarray(probabilities)))
 
 
@@ -64,17 +64,14 @@ def test_answers_that_cannot_be(given: Answer, text: str, rule: VerificationRule
     "laws",
     [
         [],
-        [[], []],
-        [[0]],
-        [[-3]],
-        [[65]],
-        [[1]],
-        [["a", "b"]],
-        [[b"", b""]],
-        [[b"\0\0\0", b"\0" * 8]],
-        [[b"\0" * 8, b"\0" * 8]],
-        [[1, 2, 3]],
-        [[{}]],
+        [Proposal(), Proposal()],
+        [Proposal(-3)],
+        [Proposal(65)],
+        [Proposal(1)],
+        [Proposal(0, b"\0\0\0", b"\0" * 8)],
+        [Proposal(0, b"\0" * 8, b"\0" * 8)],
+        [Proposal(0, b"", b"\0" * 8)],
+        [Proposal(2, b"\1\0\0\0", b"\0\0\0\0\0\0\xf0\x3f")],
         [sparse([1, 2], [0.5, 0.4])],
         [sparse([2, 1], [0.5, 0.5])],
         [sparse([1, 1], [0.5, 0.5])],
@@ -87,6 +84,6 @@ def test_answers_that_cannot_be(given: Answer, text: str, rule: VerificationRule
     ],
     ids=str,
 )
-def test_laws_that_the_token_was_not_drawn_from(laws: list[Any]) -> None:
+def test_laws_that_the_token_was_not_drawn_from(laws: list[Proposal]) -> None:
     with pytest.raises(WorkerError):
         read(answer([1], laws))

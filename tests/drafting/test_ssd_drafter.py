@@ -88,8 +88,8 @@ def test_a_sequence_is_told_once_and_then_what_is_new() -> None:
     d = drafter(client)
     d.admit(ask(PROMPT, stop=("x",), logit_bias={3: 1.0}, temperature=0.5))
     told = client.prefills[0]
-    assert (told.tokens, told.prompt_length, told.seed, told.verification) == (PROMPT, 3, 17, "coupled")
-    assert told.params == {"temperature": 0.5, "stop": ("x",), "logit_bias": {3: 1.0}}
+    assert (told.tokens, told.prompt_length, told.seed) == (PROMPT, 3, 17)
+    assert told.params == SamplingParams(temperature=0.5, stop=("x",), logit_bias={3: 1.0})
     assert propose(d, [*PROMPT, 9]) == (5, 5, 5)
     assert propose(d, [*PROMPT, 9, 5, 5, 8], Outcome(2, 8)) == (5, 5, 5)
     # A round with K = 0 in between, or preemption: no outcome.

@@ -11,8 +11,9 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from sonoran.backends.native import LoadProgress
 from sonoran.ssd.messages import Answer, Hello, Prefill, Speculate, Speculations
-from sonoran.worker.__main__ import Report, child_main
+from sonoran.worker.__main__ import child_main, pin_process
 from sonoran.worker.session import Service
 
 FINGERPRINT = "f" * 64
@@ -76,7 +77,7 @@ class CountingSpeculator:
             "prefills": [list(entry) for entry in self.prefills],
             "steps": self.steps,
             "rounds": self.rounds,
-            "settings": self.hello.settings,
+            "settings": self.hello.settings.num_speculative_tokens,
         }
 
     def close(self) -> None:
@@ -92,7 +93,8 @@ def fake_service(options: dict[str, Any]) -> Service:
     )
 
 
-def build(options: dict[str, Any], report: Report) -> Service:
+def build(options: dict[str, Any], report: LoadProgress) -> Service:
+    pin_process(options.get("cores"))
     for part in range(1, options.get("load_steps", 1) + 1):
         report(part, options.get("load_steps", 1))
         time.sleep(options.get("load_step_s", 0.0))
@@ -106,4 +108,4 @@ def build(options: dict[str, Any], report: Report) -> Service:
 
 
 if __name__ == "__main__":
-    sys.exit(child_main(build))
+    sys.exit(child_main(build, dict))

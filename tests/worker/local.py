@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from itertools import islice
 from typing import Any
 
 from sonoran.config import SpeculationSettings
 from sonoran.engine.drafter import DraftRequest
 from sonoran.engine.kv import KVMemory
-from sonoran.sampling.params import SamplingParams
 from sonoran.sampling.proposals import Speculation
 from sonoran.ssd.messages import Hello, Item, Prefill, Speculate, decode_law
 from sonoran.ssd.model import DraftModel
@@ -18,12 +16,10 @@ from sonoran.ssd.speculator import Speculator
 from tests.toy_backend import ToyBackend
 from tests.toy_tokenizer import ToyTokenizer
 
-DEFAULTS = asdict(SamplingParams())
-
 
 def make_speculator(model: DraftModel, vocab_size: int = 64, **settings: Any) -> Speculator:
-    values = SpeculationSettings(**{"num_speculative_tokens": 4, **settings}).to_mapping()
-    return Speculator(model, Hello(1, "toy", vocab_size, list(ToyTokenizer().eos_ids), values))
+    values = SpeculationSettings(**settings)
+    return Speculator(model, Hello(2, "toy", vocab_size, list(ToyTokenizer().eos_ids), values))
 
 
 def toy_model(noise: float = 1.5, salt: int = 5, num_blocks: int = 256, **toy: Any) -> DraftModel:
@@ -47,7 +43,6 @@ class LocalDrafter:
         return self.model.context_length
 
     def admit(self, request: DraftRequest) -> None:
-        params = {k: v for k, v in asdict(request.params).items() if v != DEFAULTS[k]}
         self._known[request.sequence_id] = len(request.tokens)
         self.speculator.prefill(
             Prefill(
@@ -56,8 +51,7 @@ class LocalDrafter:
                 list(request.tokens),
                 request.prompt_length,
                 request.seed,
-                params,
-                request.params.verification,
+                request.params,
             )
         )
         sequence = self.speculator._sequences[request.sequence_id]

@@ -14,8 +14,18 @@ from typing import Any
 
 import pytest
 
+from sonoran.config import SpeculationSettings
 from sonoran.errors import CompatibilityError, ConfigError, ModelError, SonoranError, WorkerError
-from sonoran.ssd.messages import Heartbeat, Prefill, Speculate, Speculations, Welcome, encode
+from sonoran.sampling.params import SamplingParams
+from sonoran.ssd.messages import (
+    PROTOCOL_VERSION,
+    Heartbeat,
+    Prefill,
+    Speculate,
+    Speculations,
+    Welcome,
+    encode,
+)
 from sonoran.worker.client import WorkerClient
 from sonoran.worker.connection import Remote
 from tests.worker.fake_worker import FINGERPRINT, fake_service
@@ -59,7 +69,9 @@ def back_up(client: WorkerClient, epoch: int) -> None:
 
 def test_a_worker_of_our_own_from_start_to_end(private_tmp: Path) -> None:
     seen: list[tuple[int, int]] = []
-    client = WorkerClient(hello(settings={"num_speculative_tokens": 4}), local(load_steps=3, load_step_s=0.1))
+    client = WorkerClient(
+        hello(settings=SpeculationSettings(num_speculative_tokens=3)), local(load_steps=3, load_step_s=0.1)
+    )
     welcome = client.start(lambda done, total: seen.append((done, total)))
     try:
         assert (welcome.model, client.state, client.epoch) == ("fake", "up", 1)
@@ -71,7 +83,7 @@ def test_a_worker_of_our_own_from_start_to_end(private_tmp: Path) -> None:
         assert tokens_of(client.speculate([item(4)])) is None
         stats = client.worker_stats()
         assert stats is not None
-        assert (stats["rounds"], stats["settings"]) == (2, {"num_speculative_tokens": 4})
+        assert (stats["rounds"], stats["settings"]) == (2, 3)
         pid = client.worker_pid
         assert pid is not None
     finally:
@@ -275,11 +287,11 @@ def test_who_does_not_fit_is_told_why(
 
 
 @pytest.mark.parametrize(
-    "field", [{"version": 2}, {"fingerprint": "x"}, {"heartbeat_s": -1.0}, {"context_length": 0}]
+    "field", [{"version": 99}, {"fingerprint": "x"}, {"heartbeat_s": -1.0}, {"context_length": 0}]
 )
 def test_a_welcome_that_makes_no_sense_is_not_believed(address: str, field: dict[str, Any]) -> None:
     values = {
-        "version": 1,
+        "version": PROTOCOL_VERSION,
         "fingerprint": FINGERPRINT,
         "model": "m",
         "context_length": 9,
@@ -393,7 +405,7 @@ def test_what_ended_while_the_worker_was_silent_is_freed_afterwards(private_tmp:
 def test_prompts_that_are_too_long_to_send_are_refused_here(address: str) -> None:
     with serving(fake_service({}), address), connected(Remote(address)) as client:
         with pytest.raises(WorkerError, match="exceeds"):
-            client.prefill(Prefill(1, 1, [2**31] * (2**22), 1, 0, {}, "coupled"))
+            client.prefill(Prefill(1, 1, [2**31] * (2**22), 1, 0, SamplingParams()))
         back_up(client, 1)
 
 

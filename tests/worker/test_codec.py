@@ -7,6 +7,7 @@ import random
 import pytest
 
 from sonoran.errors import WorkerError
+from sonoran.sampling.params import SamplingParams
 from sonoran.ssd.messages import (
     MAX_MESSAGE_BYTES,
     Answer,
@@ -14,6 +15,7 @@ from sonoran.ssd.messages import (
     Heartbeat,
     Item,
     Prefill,
+    Proposal,
     Speculate,
     Speculations,
     decode_to_client,
@@ -22,8 +24,9 @@ from sonoran.ssd.messages import (
 )
 from tests.worker.workers import hello
 
-PREFILL = Prefill(1, 2, [5, 6], 1, 2**64 - 1, {"logit_bias": {3: 1.5}, "stop": ["a"]}, "coupled")
-REPLY = Speculations(3, [Answer(1, 2, True, "primary", [4], [[b"\0\0\0\0", b"\0" * 8]], [2, 1])], 0.5, 0.0)
+PREFILL = Prefill(1, 2, [5, 6], 1, 2**64 - 1, SamplingParams(logit_bias={3: 1.5}, stop=["a"]))
+LAWS = [Proposal(0, b"\0\0\0\0", b"\0" * 8), Proposal(7), Proposal()]
+REPLY = Speculations(3, [Answer(1, 2, True, "primary", [4], LAWS, [2, 1])], 0.5, 0.0)
 TO_WORKER = [hello(), PREFILL, Speculate(1, [Item(1, 2, 3, [4], 5, -1)]), Heartbeat(2**40), Bye()]
 
 
@@ -72,6 +75,6 @@ def test_hostile_bytes_are_refused(data: bytes) -> None:
 
 def test_too_long_a_message_is_neither_sent_nor_read() -> None:
     with pytest.raises(WorkerError, match=str(MAX_MESSAGE_BYTES)):
-        encode(Prefill(1, 1, [2**31] * (MAX_MESSAGE_BYTES // 5 + 1), 1, 0, {}, "coupled"))
+        encode(Prefill(1, 1, [2**31] * (MAX_MESSAGE_BYTES // 5 + 1), 1, 0, SamplingParams()))
     with pytest.raises(WorkerError, match=str(MAX_MESSAGE_BYTES)):
         decode_to_worker(bytes(MAX_MESSAGE_BYTES + 1))

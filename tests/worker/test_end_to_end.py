@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from sonoran.config import SpeculationSettings
 from sonoran.drafting.ssd import SsdDrafter
 from sonoran.engine.core import EngineCore
 from sonoran.sampling.params import SamplingParams
-from sonoran.ssd.messages import Answer, Hello, Item, Speculate, Speculations
+from sonoran.ssd.messages import PROTOCOL_VERSION, Answer, Hello, Item, Speculate, Speculations
 from sonoran.worker.client import WorkerClient
 from sonoran.worker.connection import Remote
 from sonoran.worker.process import Local
@@ -42,8 +41,10 @@ PARAMS = [
 
 @contextmanager
 def ssd(place: Local | Remote, fingerprint: str = "toy", **settings: Any) -> Iterator[SsdDrafter]:
-    values = SpeculationSettings(num_speculative_tokens=4, **settings).to_mapping()
-    client = WorkerClient(Hello(1, fingerprint, VOCAB, list(ToyTokenizer().eos_ids), values), place)
+    values = SpeculationSettings(**settings)
+    client = WorkerClient(
+        Hello(PROTOCOL_VERSION, fingerprint, VOCAB, list(ToyTokenizer().eos_ids), values), place
+    )
     client.start()
     drafter = SsdDrafter(client, target_vocab=VOCAB)
     try:
@@ -238,4 +239,4 @@ def test_settings_reach_the_speculator(address: str) -> None:
         stats = drafter.client.worker_stats()
         assert stats is not None
         assert stats["fan_out"]["primary"] == [2, 2, 2, 2, 2]
-        assert asdict(SpeculationSettings(4, "uniform", 10))["budget"] == stats["budget"]
+        assert stats["budget"] == 10

@@ -81,6 +81,7 @@ def test_nothing_of_the_settings_is_in_the_argument_list(private_tmp: Path) -> N
 def test_a_worker_runs_on_its_own_cores(private_tmp: Path) -> None:
     core = max(os.sched_getaffinity(0))
     with worker(cores=[core]) as child:
+        wait_until(lambda: child.ready, "it was ready")
         for task in Path(f"/proc/{child.pid}/task").iterdir():
             assert os.sched_getaffinity(int(task.name)) == {core}
     with worker(cores=[100_000]) as child:

@@ -175,7 +175,7 @@ def test_idle_it_does_nothing(address: str, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"version": 99}, "version 1 of the protocol, the engine version 99"),
+        ({"version": 99}, "version 2 of the protocol, the engine version 99"),
         ({"fingerprint": "a" * 64}, "vocabulary of the target .* is not that of .* fake"),
     ],
 )

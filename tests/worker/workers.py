@@ -14,6 +14,8 @@ from typing import Any
 
 import zmq
 
+from sonoran.config import SpeculationSettings
+from sonoran.sampling.params import SamplingParams
 from sonoran.ssd.messages import (
     PROTOCOL_VERSION,
     Hello,
@@ -45,14 +47,14 @@ def hello(**changes: Any) -> Hello:
         "fingerprint": FINGERPRINT,
         "vocab_size": 64,
         "eos_ids": [0],
-        "settings": {},
+        "settings": SpeculationSettings(),
     }
     return Hello(**{**values, **changes})
 
 
 def prefill(sequence: int = 1, generation: int = 1, tokens: list[int] | None = None) -> Prefill:
     tokens = tokens or [1, 2, 3]
-    return Prefill(sequence, generation, tokens, len(tokens), 0, {}, "coupled")
+    return Prefill(sequence, generation, tokens, len(tokens), 0, SamplingParams())
 
 
 def item(base: int, token: int = 7, sequence: int = 1, generation: int = 1, wanted: int = 4) -> Item:

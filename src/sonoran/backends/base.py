@@ -87,6 +87,10 @@ class Backend(Protocol):
         """
         ...
 
+    def restrict_output(self, token_ids: IntArray) -> None:
+        """Hear that only these logits are wanted from now on; any others may be minus infinity."""
+        ...
+
     def copy_block(self, source: int, destination: int) -> None:
         """Copy the keys and values of one block (copy-on-write)."""
         ...

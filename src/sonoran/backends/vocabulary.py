@@ -6,12 +6,12 @@ bound, the special tokens, and whatever occurs in the sequences that are served.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
 from sonoran.backends.base import Backend
-from sonoran.backends.native import NativeBackend
+from sonoran.config import DEFAULT_DRAFT_VOCAB
 from sonoran.errors import ConfigError
 from sonoran.types import IntArray
 
@@ -21,8 +21,18 @@ _UNIT = 16  # ids that a backend computes together
 class DraftVocabulary:
     """A growing set of token ids, in units of 16. ``limit`` bounds the units that texts may add."""
 
-    def __init__(self, vocab_size: int, first: int, special: Iterable[int] = (), limit: int = 1024) -> None:
-        """Start with the ids below ``first`` and the special tokens. Raises ConfigError for sizes below 1."""
+    def __init__(
+        self,
+        vocab_size: int,
+        first: int,
+        special: Iterable[int] = (),
+        limit: int = 1024,
+        restrict: Callable[[IntArray], None] = lambda ids: None,
+    ) -> None:
+        """Start with the ids below ``first`` and the special tokens. Raises ConfigError for sizes below 1.
+
+        ``restrict`` is called with one id of each unit now, and whenever the set has grown.
+        """
         if vocab_size < 1 or first < 1:
             raise ConfigError(f"a draft vocabulary needs at least one token, got {first} of {vocab_size}")
         self.vocab_size = vocab_size
@@ -32,6 +42,8 @@ class DraftVocabulary:
             if 0 <= token < vocab_size:
                 self._chosen[token // _UNIT] = True
         self._room = limit
+        self._restrict = restrict
+        restrict(self.ids())
 
     @property
     def width(self) -> int:
@@ -45,6 +57,8 @@ class DraftVocabulary:
         fresh = units[~self._chosen[units]][: self._room]
         self._chosen[fresh] = True
         self._room -= len(fresh)
+        if len(fresh):
+            self._restrict(self.ids())
         return len(fresh) > 0
 
     def ids(self) -> IntArray:
@@ -52,24 +66,12 @@ class DraftVocabulary:
         return (np.flatnonzero(self._chosen) * _UNIT).astype(np.int32)
 
 
-DEFAULT_DRAFT_VOCAB = 32768
-"""Ids below which the draft proposes anything; 0 stands for the whole vocabulary."""
-
-
-def restrict(backend: Backend, vocabulary: DraftVocabulary) -> None:
-    """Have the backend compute only what the draft proposes from. Does nothing for backends that cannot."""
-    if isinstance(backend, NativeBackend):
-        backend.restrict_output(vocabulary.ids())
-
-
-def make_vocabulary(
-    backend: NativeBackend, draft_vocab: int | None, special_ids: Iterable[int]
+def draft_vocabulary(
+    backend: Backend, draft_vocab: int | None, special_ids: Iterable[int]
 ) -> DraftVocabulary | None:
     """Restrict a draft to ``draft_vocab`` ids (None: the default; 0: no restriction) and its special tokens."""
     first = DEFAULT_DRAFT_VOCAB if draft_vocab is None else draft_vocab
     size = backend.config.vocab_size
     if first == 0 or first >= size:
         return None
-    vocabulary = DraftVocabulary(size, first, special_ids)
-    restrict(backend, vocabulary)
-    return vocabulary
+    return DraftVocabulary(size, first, special_ids, restrict=backend.restrict_output)

@@ -44,7 +44,7 @@ def plan_lanes(
     own = own or beside or place
     for given in (place, own):
         place_threads(None, given)
-    sd = SpeculativeConfig("draft_model", draft, num_speculative_tokens)
+    sd = SpeculativeConfig("sd", model=draft, num_speculative_tokens=num_speculative_tokens)
     ssd = replace(sd, method="ssd", cores=own)
     lanes = [
         Lane("AR", f"target on {_name(place)}", place, None),

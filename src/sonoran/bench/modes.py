@@ -8,13 +8,13 @@ from typing import Any
 
 from sonoran.bench.decode import Run
 from sonoran.bench.peers import LlamaCpp
-from sonoran.config import COMMON_KEYS, METHOD_KEYS, SpeculativeConfig
+from sonoran.config import SpeculativeConfig
 from sonoran.errors import ConfigError, nearest
 from sonoran.llm import LLM
 from sonoran.sampling.params import SamplingParams
 
 METHODS: dict[str, str | None] = {
-    "ar": None, "sd": "draft_model", "ngram": "ngram", "ssd": "ssd", "auto": "auto",
+    "ar": None, "sd": "sd", "ngram": "ngram", "ssd": "ssd", "auto": "auto",
 }  # fmt: skip
 ALL = "-all"
 """Suffix of a mode that gives every core to both models: ``ar-all``, ``sd-all``."""
@@ -75,8 +75,6 @@ def plan_modes(
         if method is None:
             modes.append(Mode(name, False, EnginePlan(place, None)))
             continue
-        if method not in METHOD_KEYS:
-            raise ConfigError(f"mode {name!r}: this engine does not know the method {method!r} yet")
         config: dict[str, Any] = {
             "method": method, "num_speculative_tokens": num_speculative_tokens, "verification": verification,
         }  # fmt: skip
@@ -86,7 +84,7 @@ def plan_modes(
             config["cores"] = draft_cores
         own = (extra or {}).get(kind, {})
         if "draft_address" in own:  # that worker has its own model, cores and precision
-            config = {key: value for key, value in config.items() if key in COMMON_KEYS}
+            config = {key: config[key] for key in ("method", "num_speculative_tokens", "verification")}
         config |= own
         SpeculativeConfig.from_mapping(config)
         items = tuple(sorted((key, _frozen(value)) for key, value in config.items()))

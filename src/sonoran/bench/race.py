@@ -14,15 +14,16 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sonoran.assemble import build_drafter, plan_memory
-from sonoran.backends.native import NativeBackend
+from sonoran.assemble import Models, build_drafter, make_engine, plan_memory
+from sonoran.backends.base import Backend
+from sonoran.backends.load import load_backend
 from sonoran.bench.lanes import Cores, Lane
 from sonoran.config import EngineConfig
 from sonoran.drafting.ssd import SsdDrafter
 from sonoran.engine.core import EngineCore
 from sonoran.engine.drafter import Drafter
 from sonoran.engine.outputs import request_output
-from sonoran.models.opening import LoadProgress, OpenModel, Reporting, open_draft, open_with_tokenizer
+from sonoran.models.opening import LoadProgress, Reporting, open_draft, open_with_tokenizer
 from sonoran.sampling.params import SamplingParams
 from sonoran.types import RequestOutput
 
@@ -74,7 +75,7 @@ class Race:
         self._draft = open_draft(self.target, speculative, reporting or Reporting())
         self._lanes = list(lanes)
         self._stack = ExitStack()
-        self._backend: tuple[Cores, NativeBackend] | None = None
+        self._backend: tuple[Cores, Backend] | None = None
 
     def encode(self, text: str) -> list[int]:
         """Return the token ids of a prompt, as a chat if the model has a template."""
@@ -93,33 +94,37 @@ class Race:
         for lane in self._lanes:
             backend = self._target_on(lane.cores)
             with ExitStack() as stack:
-                drafter = self._drafter(lane, backend)
-                if drafter is not None:
-                    stack.callback(drafter.close)
+                models = self._models(lane, backend)
+                if models.drafter is not None:
+                    stack.callback(models.drafter.close)
                 short = replace(params, max_tokens=WARMUP_TOKENS)
-                _generate(_engine(backend, self.target, drafter, lane), warmup, short, lambda *_: None)
-                core = _engine(backend, self.target, drafter, lane)
-                output = _generate(core, ids, params, _watcher(lane, drafter, show))
+                _generate(make_engine(models), warmup, short, lambda *_: None)
+                output = _generate(make_engine(models), ids, params, _watcher(lane, models.drafter, show))
             finishes.append(Finish(lane, output))
         return finishes
 
-    def _target_on(self, cores: Cores) -> NativeBackend:
+    def _target_on(self, cores: Cores) -> Backend:
         """Return the target on these cores; one that lies elsewhere is freed before, so that memory has one."""
         if self._backend is not None and self._backend[0] == cores:
             return self._backend[1]
         self._stack.close()
-        file = self.target.file
-        _, blocks = plan_memory(file.config, EngineConfig(max_num_seqs=1))
-        backend = NativeBackend(file, num_blocks=blocks, cores=cores, progress=self._reporting.loading(file))
+        _, blocks = plan_memory(self.target.file.config, EngineConfig(max_num_seqs=1))
+        progress = self._reporting.loading(self.target.file)
+        backend = load_backend(
+            "target", self.target, num_blocks=blocks, cores=cores, progress=progress
+        ).backend
         self._stack.callback(backend.close)
         self._backend = (cores, backend)
         return backend
 
-    def _drafter(self, lane: Lane, backend: NativeBackend) -> Drafter | None:
+    def _models(self, lane: Lane, backend: Backend) -> Models:
+        """Put a lane's drafter beside the target that is in memory."""
         config = EngineConfig(max_num_seqs=1, cores=lane.cores, enable_prefix_caching=False)
-        return build_drafter(
+        drafter = build_drafter(
             self.target, self._draft, backend.num_blocks, config, lane.speculative, self._reporting
         )
+        length, _ = plan_memory(self.target.file.config, config)
+        return Models(self.target, backend, drafter, config, lane.speculative, length)
 
     def close(self) -> None:
         """Free the target; what a lane had is freed when the lane ends."""
@@ -160,19 +165,6 @@ def summary(finishes: Sequence[Finish]) -> dict[str, Any]:
         "identical_texts": len({mode["sha256"] for mode in modes.values()}) == 1,
         "text": finishes[0].output.outputs[0].text,
     }
-
-
-def _engine(backend: NativeBackend, target: OpenModel, drafter: Drafter | None, lane: Lane) -> EngineCore:
-    tokens = lane.speculative.num_speculative_tokens if lane.speculative is not None else 0
-    return EngineCore(
-        backend,
-        target.tokenizer,
-        max_model_len=plan_memory(target.file.config, EngineConfig(max_num_seqs=1))[0],
-        max_num_seqs=1,
-        prefix_caching=False,
-        drafter=drafter,
-        num_speculative_tokens=tokens,
-    )
 
 
 def _generate(

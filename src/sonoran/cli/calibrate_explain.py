@@ -12,7 +12,6 @@ from sonoran.planning.profile.choose import (
     Advice,
     Choice,
     advise,
-    can_run,
     choose,
     draft_size,
     engine_options,
@@ -39,7 +38,6 @@ class Explanation:
     advice: list[Advice]
     sizing: HiddenDrafting | None
     verified: list[Verified] = field(default_factory=list)
-    not_run: list[str] = field(default_factory=list)
 
     def document(self, profile: Profile) -> dict[str, Any]:
         """Return one JSON document."""
@@ -67,7 +65,6 @@ class Explanation:
             },
             "candidates": [row(p) for p in self.shown],
             "verified": [{**asdict(v), "error": v.error} for v in self.verified],
-            "not_run": self.not_run,
             "advice": [asdict(a) for a in self.advice],
             "draft_size": None if self.sizing is None else asdict(self.sizing),
         }
@@ -90,9 +87,8 @@ def explain_workload(
     )
     if verify_count:
         wanted = candidates(predictions, choice, max(verify_count, 1))[:verify_count]
-        answer.not_run = [p.label for p in wanted if not can_run(p)]
         answer.verified = run_candidates(
-            [p for p in wanted if can_run(p)],
+            wanted,
             pair,
             workload,
             target=target,

@@ -83,8 +83,6 @@ def print_explanation(answer: Explanation, profile: Profile) -> None:
         )
         out.print(remark, style="red", highlight=False, soft_wrap=True)
     out.print(_candidates(answer))
-    for label in answer.not_run:
-        out.print(f"not run, this engine does not have the mode: {label}", style="dim", highlight=False)
     if answer.advice:
         out.print("What would make it faster:", style="bold")
     for advice in answer.advice:

@@ -8,13 +8,13 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
 from sonoran.cli.common import command, err, out, print_json
-from sonoran.config import DEFAULT_KV_BLOCKS, DEFAULT_MAX_ROWS, WorkerOptions
+from sonoran.config import DraftQuantize, WorkerConfig, parse_cores
 from sonoran.errors import ConfigError
 from sonoran.models.registry import DEFAULT_DRAFT
 from sonoran.ssd.model import load_draft_model
@@ -71,10 +71,10 @@ def draft_worker(
     ] = None,
     num_kv_blocks: Annotated[
         int, typer.Option("--num-kv-blocks", help="KV memory of all clients, in blocks of 16 tokens.")
-    ] = DEFAULT_KV_BLOCKS,
+    ] = WorkerConfig.num_kv_blocks,
     max_rows: Annotated[
         int, typer.Option("--max-rows", help="Rows of one pass over a prompt; a reply waits for one pass.")
-    ] = DEFAULT_MAX_ROWS,
+    ] = WorkerConfig.max_rows,
     heartbeat: Annotated[
         float, typer.Option("--heartbeat", help="Seconds; clients silent for 5 of these are dropped.")
     ] = DEFAULT_HEARTBEAT_S,
@@ -83,24 +83,22 @@ def draft_worker(
     """Serve a draft model until Ctrl-C or SIGTERM. Engines name the address in their configuration."""
     if context.invoked_subcommand is not None:
         return
-    options = WorkerOptions.from_mapping(
-        {
-            "model": model,
-            "cores": cores,
-            "threads": threads,
-            "quantize": quantize,
-            "draft_vocab": draft_vocab,
-            "num_kv_blocks": num_kv_blocks,
-            "max_rows": max_rows,
-        }
+    config = WorkerConfig(
+        model=model,
+        cores=parse_cores(cores),
+        threads=threads,
+        quantize=cast("DraftQuantize | None", quantize),
+        draft_vocab=draft_vocab,
+        num_kv_blocks=num_kv_blocks,
+        max_rows=max_rows,
     )
     if not 0.01 <= heartbeat <= 3600.0:
         raise ConfigError(f"heartbeat must be from 0.01 to 3600 seconds, got {heartbeat}")
     keys = load_keys(key_file, "worker") if key_file is not None else None
     check_address(bind, keys)
-    pin_process(options.cores)
-    with load_bar(options.model) as progress:
-        draft = load_draft_model(options, progress)
+    pin_process(config.cores)
+    with load_bar(model) as progress:
+        draft = load_draft_model(config, progress)
     facts = {
         "address": bind,
         "encrypted": keys is not None,

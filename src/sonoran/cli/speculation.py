@@ -9,7 +9,7 @@ import typer
 from sonoran.errors import ConfigError, nearest
 
 MODES = ("auto", "ar", "sd", "ssd", "ngram")
-_METHODS = {"auto": "auto", "sd": "draft_model", "ssd": "ssd", "ngram": "ngram"}
+_METHODS = {"auto": "auto", "sd": "sd", "ssd": "ssd", "ngram": "ngram"}
 DEFAULT_TOKENS = 4
 
 ModeOption = Annotated[

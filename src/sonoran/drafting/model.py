@@ -8,7 +8,7 @@ from typing import Any
 
 from sonoran.backends.base import Backend
 from sonoran.backends.rows import TrunkPart, forward_in_passes
-from sonoran.backends.vocabulary import DraftVocabulary, restrict
+from sonoran.backends.vocabulary import DraftVocabulary
 from sonoran.engine.drafter import DraftRequest
 from sonoran.engine.kv import BlockTable, KVMemory
 from sonoran.sampling.drafts import draft_chance, draft_sample
@@ -143,8 +143,8 @@ class ModelDrafter:
             computed += 1
         memory.computed, memory.drafted = computed, []
         pending = tokens[computed:]
-        if self._vocabulary is not None and self._vocabulary.add(pending):
-            restrict(self.backend, self._vocabulary)
+        if self._vocabulary is not None:
+            self._vocabulary.add(pending)
         if max(pending) >= self.backend.config.vocab_size:
             return None  # the padding of a larger target: the draft has no embedding for it
         if not self._reserve(memory, length + request.wanted - 1, present):

@@ -9,13 +9,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from sonoran.drafting.ssd_stats import SsdStats
 from sonoran.engine.drafter import DraftAnswer, DraftRequest, DraftRound
 from sonoran.errors import SonoranError, WorkerError
-from sonoran.sampling.params import SamplingParams, VerificationRule
+from sonoran.sampling.params import VerificationRule
 from sonoran.sampling.proposals import EMPTY, Law, SparseLaw, Speculation, UniformLaw
 from sonoran.ssd.messages import Answer, Item, Prefill, Speculations, decode_law
 from sonoran.types import Origin
@@ -68,8 +68,6 @@ log = logging.getLogger(__name__)
 
 _LONGEST_PAUSE = 64
 """Rounds between two attempts to tell the worker of a sequence that it keeps not to know."""
-
-_DEFAULTS = SamplingParams()
 
 
 @dataclass(slots=True)
@@ -199,8 +197,7 @@ class SsdDrafter:
             request.tokens,
             request.prompt_length,
             request.seed,
-            _changed(request.params),
-            request.params.verification,
+            request.params,
         )
         epoch = self.client.epoch
         try:
@@ -284,9 +281,3 @@ def _item(request: DraftRequest, told: _Told) -> Item:
     verified = told.origin is not None and outcome is not None and outcome.accepted == len(tokens) - 1
     accepted = outcome.accepted if verified and outcome is not None else -1
     return Item(request.sequence_id, told.generation, told.length, tokens, request.wanted, accepted)
-
-
-def _changed(params: SamplingParams) -> dict[str, Any]:
-    """Return the parameters that differ from their defaults."""
-    values = {field.name: getattr(params, field.name) for field in fields(params)}
-    return {name: value for name, value in values.items() if value != getattr(_DEFAULTS, name)}

@@ -10,17 +10,18 @@ A message of an older generation is dropped by whoever receives it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
 
+from sonoran.config import SpeculationSettings
 from sonoran.errors import WorkerError
+from sonoran.sampling.params import SamplingParams
 from sonoran.sampling.proposals import Law, PointLaw, SparseLaw, UniformLaw
 from sonoran.types import Origin
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 HELLO_FIRST = "this draft worker does not know you: say hello first"
 """Reason of the ``Refusal`` to a client that the worker forgot, or that outlived a worker: begin again."""
@@ -33,7 +34,7 @@ class Hello(msgspec.Struct, tag="hello", frozen=True):
     fingerprint: str
     vocab_size: int  # of the target; ids from here on are never proposed
     eos_ids: list[int]
-    settings: dict[str, Any]  # of the speculation, see draftworker.settings
+    settings: SpeculationSettings
 
 
 class Welcome(msgspec.Struct, tag="welcome", frozen=True):
@@ -60,8 +61,7 @@ class Prefill(msgspec.Struct, tag="prefill", frozen=True):
     tokens: list[int]
     prompt_length: int
     seed: int
-    params: dict[str, Any]  # fields of SamplingParams that differ from their defaults
-    verification: str
+    params: SamplingParams
 
 
 class Item(msgspec.Struct, array_like=True, frozen=True):
@@ -86,11 +86,20 @@ class Speculate(msgspec.Struct, tag="speculate", frozen=True):
     items: list[Item]
 
 
+class Proposal(msgspec.Struct, array_like=True, frozen=True, omit_defaults=True):
+    """The exact q that a token was drawn from: nothing for a point mass, ``size`` for the uniform distribution over the
+    ids below it, ``ids`` (ascending) and ``probabilities`` for a sparse one, as little-endian int32 and float64.
+    """
+
+    size: int = 0
+    ids: bytes = b""
+    probabilities: bytes = b""
+
+
 class Answer(msgspec.Struct, array_like=True, frozen=True):
     """One speculation. ``known`` is false when the worker lacks the sequence and wants a ``Prefill``.
 
-    ``laws`` has one entry per token under the rejection rule: ``[]`` for a point mass, ``[size]`` for the uniform law,
-    ``[ids, probabilities]`` as little-endian int32 and float64 bytes for a sparse one.
+    ``laws`` has one entry per token under the rejection rule, and none under the coupled one.
     """
 
     sequence: int
@@ -98,7 +107,7 @@ class Answer(msgspec.Struct, array_like=True, frozen=True):
     known: bool
     origin: Origin
     tokens: list[int]
-    laws: list[list[Any]]
+    laws: list[Proposal]
     fan_out: list[int]  # in force while the worker predicted the outcome of the previous speculation
 
 
@@ -184,28 +193,34 @@ def _decode(decoder: msgspec.msgpack.Decoder[T], data: bytes) -> T:
         raise WorkerError(f"a message of {len(data)} bytes makes no sense: {error}") from error
 
 
-def encode_law(law: Law) -> list[Any]:
-    """Return ``[]`` for a point mass, ``[size]`` for the uniform law, ``[ids, probabilities]`` for a sparse one."""
+def encode_law(law: Law) -> Proposal:
+    """Return the wire's form of a proposal distribution."""
     if isinstance(law, PointLaw):
-        return []
+        return Proposal()
     if isinstance(law, UniformLaw):
-        return [law.size]
-    return [law.ids.astype("<i4").tobytes(), law.probabilities.astype("<f8").tobytes()]
+        return Proposal(size=law.size)
+    return Proposal(
+        ids=law.ids.astype("<i4").tobytes(), probabilities=law.probabilities.astype("<f8").tobytes()
+    )
 
 
-def decode_law(parts: Sequence[Any]) -> Law:
-    """The inverse of ``encode_law``. Raises WorkerError for anything that is no law."""
-    if len(parts) == 0:
-        return PointLaw()
-    if len(parts) == 1 and isinstance(parts[0], int) and parts[0] > 0:
-        return UniformLaw(parts[0])
-    if len(parts) != 2 or not all(isinstance(part, bytes) for part in parts):
-        raise WorkerError("a proposal law is neither a point, nor uniform, nor sparse")
-    if len(parts[0]) % 4 or len(parts[1]) % 8 or len(parts[0]) // 4 != len(parts[1]) // 8 or not parts[0]:
-        raise WorkerError("a sparse proposal law has ids and probabilities of different lengths")
-    ids = np.frombuffer(parts[0], "<i4").astype(np.int32)
-    probabilities = np.frombuffer(parts[1], "<f8").astype(np.float64)
+def decode_law(proposal: Proposal) -> Law:
+    """The inverse of ``encode_law``. Raises WorkerError for anything that is no distribution."""
+    size, ids_bytes, probability_bytes = proposal.size, proposal.ids, proposal.probabilities
+    if not ids_bytes and not probability_bytes:
+        if size < 0:
+            raise WorkerError(f"a uniform proposal over {size} tokens")
+        return UniformLaw(size) if size else PointLaw()
+    if (
+        size
+        or len(ids_bytes) % 4
+        or len(probability_bytes) % 8
+        or 2 * len(ids_bytes) != len(probability_bytes)
+    ):
+        raise WorkerError("a sparse proposal has ids and probabilities of different lengths")
+    ids = np.frombuffer(ids_bytes, "<i4").astype(np.int32)
+    probabilities = np.frombuffer(probability_bytes, "<f8").astype(np.float64)
     ascending = bool(np.all(np.diff(ids) > 0)) and int(ids[0]) >= 0
     if not ascending or not np.all(probabilities >= 0.0) or abs(float(probabilities.sum()) - 1.0) > 1e-6:
-        raise WorkerError("a sparse proposal law is not a distribution over ascending token ids")
+        raise WorkerError("a sparse proposal is not a distribution over ascending token ids")
     return SparseLaw(ids, probabilities)

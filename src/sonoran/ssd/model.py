@@ -6,13 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from sonoran.backends.base import Backend
-from sonoran.backends.native import NativeBackend
-from sonoran.backends.vocabulary import DraftVocabulary, make_vocabulary, restrict
-from sonoran.config import WorkerOptions
+from sonoran.backends.load import load_backend
+from sonoran.backends.vocabulary import DraftVocabulary
+from sonoran.config import WorkerConfig
 from sonoran.engine.kv import KVMemory
-from sonoran.models.registry import draft_precision
-from sonoran.models.source import open_model, resolve_model
-from sonoran.models.tokenizer.tokenizer import Tokenizer
+from sonoran.models.opening import open_with_tokenizer
 
 
 @dataclass(slots=True)
@@ -33,38 +31,33 @@ class DraftModel:
 
     def see(self, tokens: Sequence[int]) -> None:
         """Let the draft propose the tokens of a text that it drafts for."""
-        if self.vocabulary is not None and self.vocabulary.add(tokens):
-            restrict(self.backend, self.vocabulary)
+        if self.vocabulary is not None:
+            self.vocabulary.add(tokens)
 
     def close(self) -> None:
         """Free the weights."""
         self.backend.close()
 
 
-def load_draft_model(
-    options: WorkerOptions, progress: Callable[[int, int], None] | None = None
-) -> DraftModel:
+def load_draft_model(config: WorkerConfig, progress: Callable[[int, int], None] | None = None) -> DraftModel:
     """Find, open and load the draft. Raises ModelError, DownloadError, ConfigError."""
-    file = open_model(resolve_model(options.model))
-    if file.directory is not None:
-        tokenizer = Tokenizer.from_directory(file.directory)
-    else:
-        tokenizer = Tokenizer.from_gguf(file.metadata)
-    backend = NativeBackend(
-        file,
-        num_blocks=options.num_kv_blocks,
-        block_size=options.block_size,
-        threads=options.threads,
-        cores=options.cores,
-        quantize=draft_precision(options.quantize, file.path),
-        quantize_output=True,
+    model = open_with_tokenizer(str(config.model))
+    loaded = load_backend(
+        "draft",
+        model,
+        num_blocks=config.num_kv_blocks,
+        block_size=config.block_size,
+        threads=config.threads,
+        cores=config.cores,
+        quantize=config.quantize,
+        draft_vocab=config.draft_vocab,
         progress=progress,
     )
     return DraftModel(
-        backend=backend,
-        kv=KVMemory(backend),
-        name=file.path.name,
-        fingerprint=tokenizer.fingerprint(),
-        vocabulary=make_vocabulary(backend, options.draft_vocab, tokenizer.special_ids),
-        max_rows=options.max_rows,
+        backend=loaded.backend,
+        kv=KVMemory(loaded.backend),
+        name=model.file.path.name,
+        fingerprint=model.tokenizer.fingerprint(),
+        vocabulary=loaded.vocabulary,
+        max_rows=config.max_rows,
     )

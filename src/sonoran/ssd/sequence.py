@@ -106,8 +106,6 @@ class DraftSequence:
 
 def start_sequence(message: Prefill, wanted: int) -> DraftSequence:
     """Make the state of a new sequence. Raises ConfigError for parameters that make no sense."""
-    if message.verification not in ("coupled", "rejection"):
-        raise ConfigError(f"unknown verification rule {message.verification!r}")
     if not message.tokens or not 0 < message.prompt_length <= len(message.tokens):
         raise ConfigError(f"sequence {message.sequence} has a prompt of {message.prompt_length} tokens")
     return DraftSequence(
@@ -116,7 +114,7 @@ def start_sequence(message: Prefill, wanted: int) -> DraftSequence:
         tokens=list(message.tokens),
         prompt_length=message.prompt_length,
         seed=message.seed,
-        params=SamplingParams.from_mapping(message.params),
-        rule="rejection" if message.verification == "rejection" else "coupled",
+        params=message.params,
+        rule=message.params.verification,
         wanted=wanted,
     )

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from sonoran.config import SpeculationSettings
 from sonoran.engine.trace import SpanLog, to_plain
 from sonoran.errors import ConfigError
 from sonoran.sampling.proposals import EMPTY
@@ -35,7 +34,7 @@ class Speculator:
     """State of one client. Not thread-safe; no input or output. Raises ConfigError for impossible settings."""
 
     def __init__(self, model: DraftModel, hello: Hello) -> None:
-        self._settings = SpeculationSettings.from_mapping(hello.settings)
+        self._settings = hello.settings
         self._context = Context.make(model, self._settings, hello.vocab_size, tuple(hello.eos_ids))
         self._sequences: dict[int, DraftSequence] = {}
         self._replied: float | None = None

@@ -7,7 +7,6 @@ gone. Reports go to standard output, a JSON object a line; whatever else is prin
 from __future__ import annotations
 
 import ctypes
-import json
 import logging
 import os
 import select
@@ -18,38 +17,32 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import msgspec
 
-from sonoran.config import WorkerOptions
+from sonoran.backends.native import LoadProgress
+from sonoran.config import WorkerConfig
 from sonoran.errors import ConfigError, SonoranError
 from sonoran.ssd.model import load_draft_model
+from sonoran.worker.process import Orders, Report
 from sonoran.worker.server import serve
 from sonoran.worker.session import Service, draft_service
 
 log = logging.getLogger(__name__)
 
-Report = Callable[[int, int], None]
-"""Called with the bytes loaded so far and the bytes in all."""
+T = TypeVar("T")
 
 _LOOK_AT_PARENT_S = 0.5
 _GRACE_S = 1.0  # between being told to stop and ending the hard way
 _PR_SET_PDEATHSIG = 1
 
 
-class Orders(msgspec.Struct, frozen=True):
-    """What the parent wants; ``folder`` is private to this worker and goes with it."""
+def child_main(build: Callable[[T, LoadProgress], Service], options: type[T]) -> int:
+    """Run a worker as a child process; return its exit status.
 
-    options: dict[str, Any]
-    address: str
-    folder: str
-    parent: int
-    heartbeat_s: float
-
-
-def child_main(build: Callable[[dict[str, Any], Report], Service]) -> int:
-    """Run a worker as a child process; return its exit status. ``build`` loads what it serves."""
+    ``build`` loads what it serves, as its ``options`` say, which are of the type that is named.
+    """
     control = _private_output()
     wake, stop = _catch_signals()
     orders = msgspec.json.decode(_first_line(), type=Orders)
@@ -61,17 +54,19 @@ def child_main(build: Callable[[dict[str, Any], Report], Service]) -> int:
     threading.Thread(target=_guard, args=(orders, wake, asked, done), daemon=True).start()
     _die_with_parent()
     try:
-        pin_process(orders.options.get("cores"))
-        service = build(orders.options, lambda part, total: _tell(control, progress=[part, total]))
+        service = build(
+            msgspec.json.decode(orders.options, type=options),
+            lambda part, total: _report(control, Report(progress=(part, total))),
+        )
         serve(
             service,
             orders.address,
             heartbeat_s=orders.heartbeat_s,
             stop_fds=(ask,),
-            on_ready=lambda: _tell(control, ready=True),
+            on_ready=lambda: _report(control, Report(ready=True)),
         )
     except SonoranError as error:
-        _tell(control, error=str(error), kind=type(error).__name__)
+        _report(control, Report(error=str(error), kind=type(error).__name__))
         return 2
     finally:
         done.set()
@@ -148,15 +143,16 @@ def _first_line() -> bytes:
     return line
 
 
-def _tell(control: int, **values: Any) -> None:
+def _report(control: int, report: Report) -> None:
     with suppress(OSError):
-        os.write(control, json.dumps(values).encode() + b"\n")
+        os.write(control, msgspec.json.encode(report) + b"\n")
 
 
-def build(options: dict[str, Any], report: Report) -> Service:
-    """Load the draft model that the options name."""
-    return draft_service(load_draft_model(WorkerOptions.from_mapping(options), report))
+def build(config: WorkerConfig, progress: LoadProgress) -> Service:
+    """Load the draft model that was named, on its cores."""
+    pin_process(config.cores)
+    return draft_service(load_draft_model(config, progress))
 
 
 if __name__ == "__main__":
-    sys.exit(child_main(build))
+    sys.exit(child_main(build, WorkerConfig))

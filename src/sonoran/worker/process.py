@@ -6,7 +6,6 @@ enter. Settings go through its standard input, which also tells it when this pro
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import shutil
@@ -16,11 +15,13 @@ import tempfile
 import threading
 import weakref
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
+
+import msgspec
 
 from sonoran import errors
 from sonoran.errors import SonoranError, WorkerError
@@ -33,6 +34,25 @@ _SOCKET = "worker.sock"
 _LONGEST_FOLDER = 88  # bytes: a socket's path has at most 107
 _LAST_LINES = 20
 _PATIENCE_S = 2.0  # until a worker that was asked to stop is killed
+
+
+class Orders(msgspec.Struct, frozen=True):
+    """What a worker is told at its start; ``folder`` is private to it and goes with it."""
+
+    options: msgspec.Raw  # JSON of a WorkerConfig
+    address: str
+    folder: str
+    parent: int
+    heartbeat_s: float
+
+
+class Report(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a worker says on its way, a JSON object a line: bytes loaded and in all, that it is ready, or an error."""
+
+    progress: tuple[int, int] | None = None
+    ready: bool = False
+    error: str | None = None
+    kind: str = ""  # class of the error
 
 
 @dataclass(slots=True)
@@ -48,13 +68,13 @@ class _Said:
 class LocalWorker:
     """One child process and its folder. Make it in a thread that lives as long as the worker shall.
 
-    ``options`` go to the worker as JSON; cores named there are the only ones it runs on. Raises WorkerError when
-    the process cannot be started. ``stop`` is called at exit, if not before.
+    ``options`` go to the worker as JSON: a WorkerConfig, if the command is not another than ours. Raises WorkerError
+    when the process cannot be started. ``stop`` is called at exit, if not before.
     """
 
     def __init__(
         self,
-        options: Mapping[str, Any],
+        options: object,
         *,
         command: Sequence[str] = COMMAND,
         heartbeat_s: float = DEFAULT_HEARTBEAT_S,
@@ -82,16 +102,16 @@ class LocalWorker:
         ]
         for reader in self._readers:
             reader.start()
-        orders = {
-            "options": dict(options),
-            "address": self.address,
-            "folder": str(self.folder),
-            "parent": os.getpid(),
-            "heartbeat_s": heartbeat_s,
-        }
+        orders = Orders(
+            options=msgspec.Raw(msgspec.json.encode(options)),
+            address=self.address,
+            folder=str(self.folder),
+            parent=os.getpid(),
+            heartbeat_s=heartbeat_s,
+        )
         if process.stdin is not None:
             with suppress(OSError):  # it died at once: `alive` and `failure` tell
-                process.stdin.write(json.dumps(orders).encode() + b"\n")
+                process.stdin.write(msgspec.json.encode(orders) + b"\n")
                 process.stdin.flush()
 
     @property
@@ -158,20 +178,19 @@ def _end(process: subprocess.Popen[bytes], folder: Path) -> None:
 
 
 def _read_reports(stream: IO[bytes], said: _Said) -> None:
-    """Take the worker's reports, a JSON object a line, until it ends."""
+    """Take the worker's reports until it ends."""
     with stream:
         for line in stream:
             try:
-                report = json.loads(line)
-            except ValueError:
+                report = msgspec.json.decode(line, type=Report)
+            except msgspec.MsgspecError:
                 continue
-            if "progress" in report:
-                said.progress = (int(report["progress"][0]), int(report["progress"][1]))
-            elif "ready" in report:
-                said.ready = True
-            elif "error" in report:
-                kind = getattr(errors, str(report.get("kind")), WorkerError)
-                said.error = kind(report["error"])
+            said.ready = said.ready or report.ready
+            if report.progress is not None:
+                said.progress = report.progress
+            if report.error is not None:
+                kind = getattr(errors, report.kind, WorkerError)
+                said.error = kind(report.error)
 
 
 def _read_log(stream: IO[bytes], said: _Said) -> None:
@@ -188,9 +207,9 @@ HUNG_AFTER_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Local:
-    """A worker of our own: ``options`` is what `WorkerOptions.to_mapping` returns."""
+    """A worker of our own. ``options`` is its WorkerConfig, or what another ``command`` takes instead."""
 
-    options: dict[str, Any]
+    options: object
     heartbeat_s: float = DEFAULT_HEARTBEAT_S
     command: Sequence[str] = field(default=COMMAND)
     hung_after_s: float = HUNG_AFTER_S

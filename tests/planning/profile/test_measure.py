@@ -5,10 +5,10 @@ import threading
 
 import pytest
 
+from sonoran.backends.load import Loaded
 from sonoran.errors import ConfigError, NumericsError
 from sonoran.planning.profile.choose import choose
 from sonoran.planning.profile.measure import (
-    Loaded,
     Settings,
     core_splits,
     measure,

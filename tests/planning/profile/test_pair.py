@@ -4,10 +4,13 @@ import numpy as np
 import pytest
 
 from sonoran import _native
+from sonoran.assemble import load_models
 from sonoran.backends.base import Rows
+from sonoran.config import EngineConfig, SpeculativeConfig, WorkerConfig
 from sonoran.errors import CompatibilityError, ConfigError
 from sonoran.planning.profile.pair import machine_key, open_pair, processor_name
 from sonoran.planning.profile.reading import built_in_prompts, prompts_from_file
+from sonoran.ssd.model import load_draft_model
 from tests.tiny_models import make_gguf
 
 
@@ -50,16 +53,37 @@ def test_models_are_loaded_onto_cores_in_their_precision(models):
         logits = rows(loaded.backend)
         assert loaded.backend.num_blocks == 4
         hidden = np.flatnonzero(np.isneginf(logits[0]))
-        assert len(hidden) and loaded.see is not None
-        loaded.see([int(hidden[-1])])
+        assert len(hidden) and loaded.vocabulary is not None
+        loaded.vocabulary.add([int(hidden[-1])])
         assert np.isfinite(rows(loaded.backend)[0, hidden[-1]])
     finally:
         loaded.backend.close()
     target = pair.load("target", core, 4)
     try:
-        assert target.see is None and np.isfinite(rows(target.backend)).all()
+        assert target.vocabulary is None and np.isfinite(rows(target.backend)).all()
     finally:
         target.backend.close()
+
+
+def test_calibration_measures_the_draft_that_the_engine_and_the_worker_run(models):
+    core = (_native.available_cores()[0],)
+    drafts = models / "draft.gguf"
+    pair = open_pair(models / "target.gguf", drafts)
+    measured = pair.load("draft", core, 8).backend
+    worker = load_draft_model(WorkerConfig(model=str(drafts), cores=core, num_kv_blocks=8))
+    own = load_models(
+        models / "target.gguf",
+        EngineConfig(cores=core, num_kv_blocks=8),
+        SpeculativeConfig("sd", model=str(drafts)),
+    )
+    try:
+        reads = {measured.read_bytes, worker.backend.read_bytes, own.drafter.backend.read_bytes}
+        assert len(reads) == 1
+        assert len({rows(b).tobytes() for b in (measured, worker.backend, own.drafter.backend)}) == 1
+    finally:
+        measured.close()
+        worker.close()
+        own.close()
 
 
 def test_prompts_become_chats(models):

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sonoran.config import METHOD_KEYS
 from sonoran.errors import PlanError
 from sonoran.planning.profile.predict import Prediction, Workload, curve_at, predict_all
 from sonoran.planning.profile.profile import Cores, ModelKey, PassCurve, PassPoint, Profile, Timing
@@ -244,7 +243,7 @@ def engine_options(
     if p.mode == "ar" or draft is None or draft_key is None:
         return EngineOptions(engine, None, str(p.placement))
     speculative: dict[str, Any] = {
-        "method": "draft_model" if p.mode == "sd" else "ssd",
+        "method": p.mode,
         "model": draft,
         "num_speculative_tokens": p.num_speculative_tokens,
         "verification": verification,
@@ -257,8 +256,3 @@ def engine_options(
         speculative |= {"budget": p.budget, "backup": p.backup}
         speculative["cores"] = p.placement.draft_cores
     return EngineOptions(engine, speculative, str(p.placement))
-
-
-def can_run(p: Prediction) -> bool:
-    """Whether this version of the engine knows the prediction's mode."""
-    return p.mode != "ssd" or "ssd" in METHOD_KEYS

@@ -17,6 +17,7 @@ import numpy as np
 import zmq
 
 from sonoran.backends.base import Backend, Rows
+from sonoran.backends.load import Loaded
 from sonoran.engine.core import EngineCore
 from sonoran.engine.sequence import TextTokens
 from sonoran.errors import ConfigError
@@ -43,7 +44,7 @@ from sonoran.ssd.messages import (
     decode_to_worker,
     encode,
 )
-from sonoran.types import FloatArray
+from sonoran.types import FloatArray, IntArray
 
 BLOCK_SIZE = 16
 
@@ -67,6 +68,9 @@ class InstantBackend:
 
     def copy_block(self, source: int, destination: int) -> None:
         """Do nothing: there is no memory."""
+
+    def restrict_output(self, token_ids: IntArray) -> None:
+        """Do nothing: logits cost nothing."""
 
     def close(self) -> None:
         """Do nothing."""
@@ -157,14 +161,6 @@ class Settings:
 def quick_settings(seconds: float = 2.0, temperature: float = 0.0) -> Settings:
     """Return settings for a first guess: few rows, a short context, short texts."""
     return Settings(seconds, (1, 2, 4, 8), (128,), (temperature,), max_tokens=24, max_prompt=64, quick=True)
-
-
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """A model in memory; ``see`` lets a draft propose the tokens of a text, if its vocabulary is restricted."""
-
-    backend: Backend
-    see: Callable[[Sequence[int]], None] | None = None
 
 
 class Loader(Protocol):
@@ -283,7 +279,7 @@ def _load(
     settings: Settings,
     stack: ExitStack,
     tell: _Telling,
-) -> tuple[Models, Callable[[Sequence[int]], None] | None]:
+) -> tuple[Models, Callable[[Sequence[int]], object] | None]:
     blocks = blocks_needed(settings.contexts, max(settings.rows), BLOCK_SIZE)
     texts = sum(-(-(len(prompt) + settings.max_tokens) // BLOCK_SIZE) for prompt in prompts)
     models: Models = {}
@@ -295,7 +291,8 @@ def _load(
         which: Role = "target" if role == "target" else "draft"
         loaded = load(which, cores, max(blocks, texts))
         stack.callback(loaded.backend.close)
-        models[which], see = (_timed(loaded.backend, settings), cores), loaded.see
+        models[which] = _timed(loaded.backend, settings), cores
+        see = loaded.vocabulary.add if loaded.vocabulary is not None else None
     return models, see
 
 

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import math
 import platform
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 from sonoran import _native
-from sonoran.backends.native import NativeBackend
+from sonoran.backends.load import Loaded, Role, load_backend
 from sonoran.backends.placement import place_threads
-from sonoran.backends.vocabulary import DEFAULT_DRAFT_VOCAB, make_vocabulary, restrict
-from sonoran.config import DraftQuantize, Quantize
+from sonoran.config import DEFAULT_DRAFT_VOCAB, DraftQuantize, Quantize
+from sonoran.errors import ConfigError
 from sonoran.models.opening import OpenModel, Reporting, open_with_tokenizer
 from sonoran.models.registry import DEFAULT_DRAFT, draft_precision
 from sonoran.models.tokenizer.compatibility import require_compatible
 from sonoran.models.tokenizer.tokenizer import Tokenizer
-from sonoran.planning.profile.measure import BLOCK_SIZE, Loaded
-from sonoran.planning.profile.profile import Cores, MachineKey, ModelKey, ProfileKey, Role
+from sonoran.planning.profile.measure import BLOCK_SIZE
+from sonoran.planning.profile.profile import Cores, MachineKey, ModelKey, ProfileKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,27 +36,18 @@ class Pair:
 
     def load(self, role: Role, cores: Cores, num_blocks: int) -> Loaded:
         """Load one of the models onto cores, one thread each. Raises ModelError, ConfigError."""
-        is_draft = role == "draft" and self.draft is not None
-        model = self.draft if is_draft and self.draft is not None else self.target
-        key = self.key.draft if is_draft and self.key.draft is not None else self.key.target
-        backend = NativeBackend(
-            model.file,
+        model, key = (self.draft, self.key.draft) if role == "draft" else (self.target, self.key.target)
+        if model is None or key is None:
+            raise ConfigError("there is no draft to load")
+        return load_backend(
+            role,
+            model,
             num_blocks=num_blocks,
             block_size=BLOCK_SIZE,
             cores=cores,
-            quantize=key.quantize,  # type: ignore[arg-type]  # checked when the key was made
+            quantize=cast("DraftQuantize | None", key.quantize),  # checked when the key was made
+            draft_vocab=key.draft_vocab,
         )
-        if not is_draft:
-            return Loaded(backend)
-        vocabulary = make_vocabulary(backend, key.draft_vocab, model.tokenizer.special_ids)
-        if vocabulary is None:
-            return Loaded(backend)
-
-        def see(tokens: Sequence[int]) -> None:
-            if vocabulary.add(tokens):
-                restrict(backend, vocabulary)
-
-        return Loaded(backend, see)
 
     def encode(self, texts: list[str]) -> list[list[int]]:
         """Return token ids of prompts, as chats if the target has a template."""
@@ -95,7 +86,7 @@ def open_pair(
         if draft_model is None
         else _model_key(
             draft_model,
-            draft_precision(draft_quantize, draft_model.file.path),
+            draft_quantize or draft_precision(None, draft_model.file.path),
             DEFAULT_DRAFT_VOCAB if draft_vocab is None else draft_vocab,
         ),
         machine_key(cores),

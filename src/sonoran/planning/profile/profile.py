@@ -114,7 +114,7 @@ def _cdf(ranks: list[int]) -> Floats:
     return concave_majorant(np.cumsum(counts) / max(1, len(ranks)))
 
 
-VERSION = 2
+VERSION = 3
 NOISY_SPREAD = 0.10
 """Above this median spread (interquartile range / median) of passes, measurements are not to be trusted."""
 

@@ -129,7 +129,7 @@ def read_along(
     max_tokens: int,
     seconds: float = math.inf,
     seed: int = 0,
-    see: Callable[[Sequence[int]], None] | None = None,
+    see: Callable[[Sequence[int]], object] | None = None,
     clock: Clock = time.perf_counter,
     progress: Callable[[float], None] | None = None,
 ) -> Reading:
@@ -163,7 +163,7 @@ class _Run:
         temperature: float,
         eos_ids: tuple[int, ...],
         seed: int,
-        see: Callable[[Sequence[int]], None] | None,
+        see: Callable[[Sequence[int]], object] | None,
         clock: Clock,
     ) -> None:
         self.backends = (target, draft)

@@ -1,0 +1,68 @@
+"""From an open model to a backend in memory: the one place that knows which backends there are.
+
+Engine, draft worker, calibration and benchmarks all load through here, so a model runs everywhere as it was measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from sonoran.backends.base import Backend
+from sonoran.backends.native import LoadProgress, NativeBackend
+from sonoran.backends.vocabulary import DraftVocabulary, draft_vocabulary
+from sonoran.config import DraftQuantize, Quantize
+from sonoran.errors import ConfigError, nearest
+from sonoran.models.opening import OpenModel
+from sonoran.models.registry import draft_precision
+
+Role = Literal["target", "draft"]
+
+_BACKENDS: dict[str, Callable[..., Backend]] = {"cpu": NativeBackend}
+"""By device. What a backend's constructor is told is what `load_backend` tells ``NativeBackend``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A model in memory; of a draft also what it proposes from, None for its whole vocabulary."""
+
+    backend: Backend
+    vocabulary: DraftVocabulary | None = None
+
+
+def load_backend(
+    role: Role,
+    model: OpenModel,
+    *,
+    num_blocks: int,
+    block_size: int = 16,
+    threads: int | None = None,
+    cores: tuple[int, ...] | None = None,
+    quantize: Quantize | DraftQuantize | None = None,
+    draft_vocab: int | None = None,
+    device: str = "cpu",
+    progress: LoadProgress | None = None,
+) -> Loaded:
+    """Load a model for a role, with KV memory of ``num_blocks`` blocks of ``block_size`` tokens.
+
+    A target keeps the precision of its file unless ``quantize`` lowers it. A draft's errors cost acceptance, never a
+    text: it has 4 bits or fewer unless ``quantize`` says otherwise, its output matrix too, and proposes from
+    ``draft_vocab`` ids (None: the default; 0: all). Raises ModelError, ConfigError.
+    """
+    if device not in _BACKENDS:
+        raise ConfigError(f"no backend runs on device {device!r}{nearest(device, _BACKENDS)}")
+    is_draft = role == "draft"
+    backend = _BACKENDS[device](
+        model.file,
+        num_blocks=num_blocks,
+        block_size=block_size,
+        threads=threads,
+        cores=cores,
+        quantize=draft_precision(quantize, model.file.path) if is_draft else quantize,
+        quantize_output=is_draft,
+        progress=progress,
+    )
+    if not is_draft:
+        return Loaded(backend)
+    return Loaded(backend, draft_vocabulary(backend, draft_vocab, model.tokenizer.special_ids))
