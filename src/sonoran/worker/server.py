@@ -32,7 +32,7 @@ from sonoran.ssd.messages import (
 )
 from sonoran.worker.keys import Keys
 from sonoran.worker.session import Service, Session, all_unknown, check_fit
-from sonoran.worker.transport import DEFAULT_HEARTBEAT_S, HIGH_WATER_MARK, Gate, remove_socket, worker_socket
+from sonoran.worker.transport import DEFAULT_HEARTBEAT_S, HIGH_WATER_MARK, Endpoint, Gate
 
 log = logging.getLogger(__name__)
 
@@ -62,14 +62,13 @@ def serve(
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     gate = Gate(context, keys) if keys is not None else None
     try:
-        socket = worker_socket(context, address, keys)
+        endpoint = Endpoint(context, address, keys)
         try:
-            server = Server(service, socket, heartbeat_s, gate)
+            server = Server(service, endpoint.socket, heartbeat_s, gate)
             on_ready()
             server.run(stop_fds)
         finally:
-            socket.close()
-            remove_socket(address)
+            endpoint.close()
     finally:
         if gate is not None:
             gate.close()
