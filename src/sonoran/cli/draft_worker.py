@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +17,7 @@ from sonoran.errors import ConfigError
 from sonoran.models.registry import DEFAULT_DRAFT
 from sonoran.ssd.model import load_draft_model
 from sonoran.worker.__main__ import pin_process
+from sonoran.worker.guard import Guard
 from sonoran.worker.keys import keygen, load_keys
 from sonoran.worker.server import serve
 from sonoran.worker.session import draft_service
@@ -96,28 +95,30 @@ def draft_worker(
         raise ConfigError(f"heartbeat must be from 0.01 to 3600 seconds, got {heartbeat}")
     keys = load_keys(key_file, "worker") if key_file is not None else None
     check_address(bind, keys)
-    pin_process(config.cores)
-    with load_bar(model) as progress:
-        draft = load_draft_model(config, progress)
-    facts = {
-        "address": bind,
-        "encrypted": keys is not None,
-        "model": draft.name,
-        "fingerprint": draft.fingerprint,
-        "context_length": draft.context_length,
-    }
-    try:
-        with stop_signal() as stopped:
+    with Guard([signal.SIGINT, signal.SIGTERM]) as guard:
+        guard.before_exit(lambda: err.print("interrupted"))
+        pin_process(config.cores)
+        with load_bar(model) as progress:
+            draft = load_draft_model(config, progress)
+        facts = {
+            "address": bind,
+            "encrypted": keys is not None,
+            "model": draft.name,
+            "fingerprint": draft.fingerprint,
+            "context_length": draft.context_length,
+        }
+        try:
             serve(
                 draft_service(draft),
                 bind,
                 keys=keys,
                 heartbeat_s=heartbeat,
-                stop_fds=(stopped,),
+                stop_fds=(guard.listen(),),
                 on_ready=lambda: show(facts, json),
+                before_exit=guard.before_exit,
             )
-    finally:
-        draft.close()
+        finally:
+            draft.close()
 
 
 @app.command("keygen", epilog=KEYGEN_EXAMPLES)
@@ -159,22 +160,3 @@ def load_bar(name: str) -> Iterator[Callable[[int, int], None] | None]:
     with Progress(*columns, console=err, transient=True) as bars:
         task = bars.add_task(f"loading {name}", total=None)
         yield lambda done, total: bars.update(task, completed=done, total=total)
-
-
-@contextmanager
-def stop_signal() -> Iterator[int]:
-    """Yield a descriptor that becomes readable on Ctrl-C or SIGTERM, in place of an interruption anywhere."""
-    readable, writable = os.pipe()
-    os.set_blocking(writable, False)
-    signals = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(number, lambda *_: None) for number in signals]
-    wakeup = signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
-    try:
-        yield readable
-    finally:
-        signal.set_wakeup_fd(wakeup)
-        for number, handler in zip(signals, before, strict=True):
-            with contextlib.suppress(TypeError):  # a handler that was not installed from Python
-                signal.signal(number, handler)
-        os.close(readable)
-        os.close(writable)

@@ -37,11 +37,11 @@ _PATIENCE_S = 2.0  # until a worker that was asked to stop is killed
 
 
 class Orders(msgspec.Struct, frozen=True):
-    """What a worker is told at its start; ``folder`` is private to it and goes with it."""
+    """What a worker is told at its start; ``folder``, if there is one, is private to it and goes with it."""
 
     options: msgspec.Raw  # JSON of a WorkerConfig
     address: str
-    folder: str
+    folder: str | None
     parent: int
     heartbeat_s: float
 

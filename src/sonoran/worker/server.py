@@ -54,15 +54,18 @@ def serve(
     heartbeat_s: float = DEFAULT_HEARTBEAT_S,
     stop_fds: Sequence[int] = (),
     on_ready: Callable[[], None] = lambda: None,
+    before_exit: Callable[[Callable[[], None]], None] = lambda _: None,
 ) -> None:
     """Serve clients at ``address`` until one of ``stop_fds`` is readable.
 
-    ``on_ready`` is called when clients can connect. Raises ConfigError, WorkerError when it cannot listen.
+    ``on_ready`` is called when clients can connect, and ``before_exit`` with what has to be done if the process ends
+    without coming back from here. Raises ConfigError, WorkerError when it cannot listen.
     """
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     gate = Gate(context, keys) if keys is not None else None
     try:
         endpoint = Endpoint(context, address, keys)
+        before_exit(endpoint.remove_file)
         try:
             server = Server(service, endpoint.socket, heartbeat_s, gate)
             on_ready()
