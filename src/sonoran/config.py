@@ -304,6 +304,12 @@ class WorkerConfig(DraftModelConfig):
             _whole(name, getattr(self, name), 1)
 
 
+def check_length(num_tokens: int) -> None:
+    """Raise ConfigError for a speculation that is longer than any may be."""
+    if num_tokens > MAX_SPECULATIVE_TOKENS:
+        raise ConfigError(f"a speculation has at most {MAX_SPECULATIVE_TOKENS} tokens, not {num_tokens}")
+
+
 def method_named(name: object) -> Method:
     """Return the method of that name, which may be an alias. Raises ConfigError naming the nearest."""
     found = ALIASES.get(str(name), name)

@@ -7,6 +7,7 @@ that it does not know the sequence) the sequence is told anew, and decoded witho
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -188,7 +189,7 @@ class SsdDrafter:
         """Tell the worker all of a sequence, unless it recently would not hear of it."""
         told = self._entry(request)
         told.origin = None
-        if self._stats.rounds < told.not_before:
+        if self._stats.rounds < told.not_before or len(request.tokens) > (self.max_context or math.inf):
             return
         self._generation += 1
         message = Prefill(

@@ -16,7 +16,17 @@ from typing import Any
 import zmq
 
 from sonoran.errors import SonoranError, WorkerError
-from sonoran.ssd.messages import Free, Hello, Item, Prefill, Speculate, Speculations, StatsRequest, Welcome
+from sonoran.ssd.messages import (
+    MAX_FREED,
+    Free,
+    Hello,
+    Item,
+    Prefill,
+    Speculate,
+    Speculations,
+    StatsRequest,
+    Welcome,
+)
 from sonoran.worker.connection import Connection, Link, Remote, State
 from sonoran.worker.process import Keeper, Local
 from sonoran.worker.transport import check_address
@@ -113,7 +123,8 @@ class WorkerClient:
     def free(self, sequences: Iterable[int]) -> None:
         """Have the worker forget sequences, now or when it is back."""
         with self._lock:
-            self._unfreed.update(sequences)
+            if self.state != "down":  # the next session knows no sequence
+                self._unfreed.update(sequences)
             self._send_freed(time.monotonic())
 
     def speculate(self, items: Sequence[Item]) -> Speculations | None:
@@ -196,8 +207,9 @@ class WorkerClient:
         return Link(self._context, self._keeper.worker.address)
 
     def _send_freed(self, now: float) -> None:
-        if self._unfreed and self._connection.send(Free(sorted(self._unfreed)), now):
-            self._unfreed.clear()
+        names = sorted(self._unfreed)[:MAX_FREED]
+        if names and self._connection.send(Free(names), now):
+            self._unfreed.difference_update(names)
 
     def _run(self) -> None:
         """Look after worker and connection until the client is closed."""

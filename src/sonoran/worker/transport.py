@@ -79,12 +79,23 @@ def is_loopback(host: str) -> bool:
 class Endpoint:
     """A bound ROUTER, and the file of its ``ipc`` address if it made one."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], address: str, keys: Keys | None) -> None:
-        """Listen. Raises ConfigError for the address, WorkerError when it is in use or cannot be bound."""
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        address: str,
+        keys: Keys | None,
+        *,
+        longest: int = MAX_MESSAGE_BYTES,
+    ) -> None:
+        """Listen; who sends more than ``longest`` bytes at once is cut off.
+
+        Raises ConfigError for the address, WorkerError when it is in use or cannot be bound.
+        """
         check_address(address, keys)
         self._made: _Made | None = None
         self.socket = _socket(context, zmq.ROUTER, address)
         self.socket.setsockopt(zmq.RCVHWM, WORKER_HIGH_WATER_MARK)
+        self.socket.setsockopt(zmq.MAXMSGSIZE, longest)
         self.socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
         self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         if keys is not None:
