@@ -21,7 +21,7 @@ from sonoran.worker.guard import Guard
 from sonoran.worker.keys import keygen, load_keys
 from sonoran.worker.server import serve
 from sonoran.worker.session import draft_service
-from sonoran.worker.transport import DEFAULT_HEARTBEAT_S, check_address
+from sonoran.worker.transport import DEFAULT_HEARTBEAT_S, MAX_HEARTBEAT_S, MIN_HEARTBEAT_S, check_address
 
 EXAMPLES = (
     "Examples:  sonoran draft-worker --bind tcp://127.0.0.1:5757 --cores 1  |  "
@@ -91,8 +91,10 @@ def draft_worker(
         num_kv_blocks=num_kv_blocks,
         max_rows=max_rows,
     )
-    if not 0.01 <= heartbeat <= 3600.0:
-        raise ConfigError(f"heartbeat must be from 0.01 to 3600 seconds, got {heartbeat}")
+    if not MIN_HEARTBEAT_S <= heartbeat <= MAX_HEARTBEAT_S:
+        raise ConfigError(
+            f"heartbeat must be from {MIN_HEARTBEAT_S:g} to {MAX_HEARTBEAT_S:g} seconds, got {heartbeat}"
+        )
     keys = load_keys(key_file, "worker") if key_file is not None else None
     check_address(bind, keys)
     with Guard([signal.SIGINT, signal.SIGTERM]) as guard:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sonoran.drafting.patience import Patience
 from sonoran.drafting.ssd_stats import SsdStats
 from sonoran.engine.drafter import DraftAnswer, DraftRequest, DraftRound
 from sonoran.errors import SonoranError, WorkerError
@@ -107,6 +108,7 @@ class SsdDrafter:
         self._round: _Round | None = None
         self.last_round: DraftRound | None = None  # None when the worker was not asked
         self._complained = False
+        self._patience = Patience()
         self._stats = SsdStats()
 
     @property
@@ -126,7 +128,7 @@ class SsdDrafter:
         self.last_round = None
         speculations = [EMPTY] * len(requests)
         self._stats.rounds += 1
-        if self.client.state != "up":
+        if self.client.state != "up" or not self._patience.asks(begin):
             self._stats.rounds_without_worker += 1
             for request in requests:
                 self._entry(request).origin = None
@@ -175,6 +177,7 @@ class SsdDrafter:
         return {
             **self._stats.as_dict(),
             "connection": self.client.stats(),
+            "given_up": self._patience.given_up,
             "worker": self.client.worker_stats(),
         }
 
@@ -256,16 +259,22 @@ class SsdDrafter:
 
     def _end_round(self, requests: Sequence[DraftRequest], now: float) -> None:
         """Pair outcomes with the speculations that they are about."""
-        paired = False
+        sequences = tokens = 0
         for request in requests:
             told = self._told.get(request.sequence_id)
             if told is not None and told.origin is not None and request.outcome is not None:
                 self._stats.verified(told.origin, request.outcome.accepted + 1)
-                paired = True
+                sequences, tokens = sequences + 1, tokens + request.outcome.accepted + 1
         current, self._round = self._round, None
-        if paired and current is not None:
+        if sequences and current is not None:
             waits = self._stats.hit_waits if current.hit else self._stats.miss_waits
             waits.end(current.waited, now - current.begin)
+            if self._patience.observe(now, current.waited, now - current.begin, tokens, sequences):
+                level = logging.WARNING if self._patience.given_up == 1 else logging.DEBUG
+                log.log(
+                    level,
+                    "waiting for the draft worker costs more than it saves; it is not asked for a while",
+                )
 
     def _complain(self, error: SonoranError) -> None:
         """Count nonsense; say so once."""

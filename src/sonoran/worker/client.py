@@ -32,6 +32,9 @@ from sonoran.worker.process import Keeper, Local
 from sonoran.worker.transport import check_address
 
 _BUSY_PAUSE_S, _IDLE_PAUSE_S = 0.02, 0.1
+LONGEST_WAIT_S = 2.0
+"""Seconds that a round waits for a reply at most, whatever heartbeat the worker announces."""
+
 _STATS_WAIT_S = 0.25
 _LOCAL_PATIENCE_S = 5.0
 
@@ -182,7 +185,7 @@ class WorkerClient:
 
     def _await_reply(self, begin: float) -> Speculations | None:
         connection, keeper = self._connection, self._keeper
-        limit, garbage = connection.heartbeat_s, connection.counters.garbage
+        limit, garbage = min(connection.heartbeat_s, LONGEST_WAIT_S), connection.counters.garbage
         while True:
             now = time.monotonic()
             left = begin + limit - now

@@ -30,7 +30,7 @@ from sonoran.ssd.messages import (
     encode,
 )
 from sonoran.worker.keys import Keys
-from sonoran.worker.transport import DEFAULT_HEARTBEAT_S, client_socket
+from sonoran.worker.transport import DEFAULT_HEARTBEAT_S, MAX_HEARTBEAT_S, MIN_HEARTBEAT_S, client_socket
 
 _GOODBYE_MS = 100
 _SLICE_MS = 20
@@ -259,7 +259,7 @@ class Connection:
         hello = self._hello
         if (welcome.version, welcome.fingerprint) != (hello.version, hello.fingerprint):
             self.lose(CompatibilityError("the draft worker has another version or vocabulary"), now)
-        elif not 0.0 < welcome.heartbeat_s < 3600.0 or welcome.context_length < 1:
+        elif not MIN_HEARTBEAT_S <= welcome.heartbeat_s <= MAX_HEARTBEAT_S or welcome.context_length < 1:
             self.lose(WorkerError(f"the draft worker introduces itself with nonsense: {welcome}"), now)
         elif self.welcome is not None and welcome.context_length < self.welcome.context_length:
             sizes = f"{welcome.context_length} tokens instead of {self.welcome.context_length}"

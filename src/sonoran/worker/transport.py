@@ -34,6 +34,8 @@ WORKER_HIGH_WATER_MARK = 64
 DEFAULT_HEARTBEAT_S = 1.0
 """How often client and worker hear from each other; also how long a client waits for a reply."""
 
+MIN_HEARTBEAT_S, MAX_HEARTBEAT_S = 0.01, 60.0
+
 ZAP_ADDRESS = "inproc://zeromq.zap.01"
 """Where libzmq asks whether a client's key is allowed (ZeroMQ RFC 27)."""
 
