@@ -62,6 +62,7 @@ def child_main(build: Callable[[T, LoadProgress], Service], options: type[T]) ->
             serve(
                 service,
                 orders.address,
+                keys=orders.keys,
                 heartbeat_s=orders.heartbeat_s,
                 stop_fds=(guard.listen(),),
                 on_ready=lambda: _report(control, Report(ready=True)),

@@ -7,6 +7,8 @@ costs one deadline; from then on rounds return at once, until it has spoken agai
 
 from __future__ import annotations
 
+import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -30,6 +32,8 @@ from sonoran.ssd.messages import (
 from sonoran.worker.connection import Connection, Link, Remote, State
 from sonoran.worker.process import Keeper, Local
 from sonoran.worker.transport import check_address
+
+log = logging.getLogger(__name__)
 
 _BUSY_PAUSE_S, _IDLE_PAUSE_S = 0.02, 0.1
 LONGEST_WAIT_S = 2.0
@@ -58,6 +62,7 @@ class WorkerClient:
         self._settled, self._closing = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="draft-worker-client", daemon=True)
         self._closed = False
+        self._process = os.getpid()
 
     def start(self, progress: Callable[[int, int], None] | None = None) -> Welcome:
         """Connect, if need be after starting the worker; return how it introduced itself.
@@ -168,7 +173,9 @@ class WorkerClient:
         return {"state": self.state, "restarts": restarts, **asdict(self._connection.counters)}
 
     def close(self) -> None:
-        """Say goodbye and end a worker of our own; twice is harmless."""
+        """Say goodbye and end a worker of our own; twice is harmless, and in a forked child nothing happens."""
+        if os.getpid() != self._process:
+            return
         self._closing.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -207,7 +214,8 @@ class WorkerClient:
             return Link(self._context, self.place.address, self.place.keys)
         if self._keeper is None or self._keeper.worker is None:
             raise WorkerError("the draft worker has not been started")
-        return Link(self._context, self._keeper.worker.address)
+        worker = self._keeper.worker
+        return Link(self._context, worker.address, worker.keys)
 
     def _send_freed(self, now: float) -> None:
         names = sorted(self._unfreed)[:MAX_FREED]
@@ -225,6 +233,12 @@ class WorkerClient:
             except SonoranError as error:
                 with self._lock:
                     self._connection.fail(error, now)
+            except Exception as error:
+                # No memory, no descriptors, no threads: such a spell may pass, and this thread has to see that.
+                log.error("looking after the draft worker failed", exc_info=error)
+                with self._lock:
+                    reason = f"looking after it failed: {type(error).__name__}: {error}"
+                    self._connection.lose(WorkerError(reason), now)
             if self._connection.epoch or self._connection.error is not None:
                 self._settled.set()
             self._closing.wait(_IDLE_PAUSE_S if self.state == "up" else _BUSY_PAUSE_S)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -63,6 +64,8 @@ class Link:
             self._socket.send(encode(message), zmq.NOBLOCK)
         except zmq.Again:
             return False
+        except zmq.ZMQError as error:
+            raise WorkerError(f"the connection to the draft worker failed: {error}") from error
         return True
 
     def receive(self, *, wait: bool = False) -> ToClient | None:
@@ -75,14 +78,17 @@ class Link:
             frames = self._socket.recv_multipart(0 if wait else zmq.NOBLOCK)
         except zmq.Again:
             return None
+        except zmq.ZMQError as error:
+            raise WorkerError(f"the connection to the draft worker failed: {error}") from error
         return decode_to_client(frames[0] if len(frames) == 1 else b"")
 
     def close(self, *, goodbye: bool = False) -> None:
         """Close the socket; with a goodbye, the worker hears that nothing is needed any more."""
-        if goodbye and self.send(Bye()):
-            self._socket.close(linger=_GOODBYE_MS)
-        else:
-            self._socket.close()
+        said = False
+        if goodbye:
+            with suppress(WorkerError):
+                said = self.send(Bye())
+        self._socket.close(linger=_GOODBYE_MS if said else 0)
 
 
 log = logging.getLogger(__name__)
