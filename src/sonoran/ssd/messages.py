@@ -15,7 +15,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 import numpy as np
 
-from sonoran.config import MAX_SPECULATIVE_TOKENS, SpeculationSettings
+from sonoran.config import MAX_NUM_SEQS, MAX_SPECULATIVE_TOKENS, SpeculationSettings
 from sonoran.engine.trace import MAX_SPANS
 from sonoran.errors import WorkerError
 from sonoran.sampling.params import SamplingParams
@@ -24,7 +24,7 @@ from sonoran.types import Origin
 
 PROTOCOL_VERSION = 2
 
-MAX_SEQUENCES = 1024
+MAX_SEQUENCES = MAX_NUM_SEQS
 """Sequences that a client may have, and so ask about in one round."""
 
 MAX_FREED = 4096
