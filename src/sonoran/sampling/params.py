@@ -162,12 +162,13 @@ def _number(params: SamplingParams, name: str, low: float, high: float) -> None:
 def _as_number(name: str, value: object, low: float, high: float) -> float:
     if isinstance(value, bool) or not isinstance(value, Real) or value != value:
         raise ConfigError(f"{name} is {shown(value)}; it must be a number from {low:g} to {high:g}")
-    if not low <= value <= high:
-        bound = low if value < low else high
+    number: Any = value  # not a float yet, for which it may be too large
+    if not low <= number <= high:
+        bound = low if number < low else high
         raise ConfigError(
             f"{name} is {shown(value)}; it must be from {low:g} to {high:g}; the nearest is {bound:g}"
         )
-    return float(value)
+    return float(number)
 
 
 def _integer(params: SamplingParams, name: str, low: int, high: int = MAX_COUNT) -> None:
@@ -181,10 +182,11 @@ def _as_integer(name: str, value: object, low: int, high: int = MAX_COUNT) -> in
     limits = f"at least {low}" if high == MAX_COUNT else f"from {low} to {high}"
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise ConfigError(f"{name} is {shown(value)}; it must be a whole number, {limits}")
-    if not low <= value <= high:
-        bound = low if value < low else high
+    whole = int(value)
+    if not low <= whole <= high:
+        bound = low if whole < low else high
         raise ConfigError(f"{name} is {shown(value)}; it must be {limits}; the nearest is {bound}")
-    return int(value)
+    return whole
 
 
 def _strings(name: str, value: object) -> tuple[str, ...]:
