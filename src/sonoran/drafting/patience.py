@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-TOLERATED_S = 0.01
+TOLERATED_S = 0.02
 """Waiting that no round is blamed for, in seconds: passes of tiny models are shorter than any reply."""
 
-MOST_LOST_S = 0.2
+MOST_LOST_S = 0.5
 """Seconds that speculation may have cost on balance before it is given up."""
 
 PAUSE_PER_LOSS = 10.0
@@ -18,12 +18,13 @@ class Patience:
     """Weighs what rounds waited for a draft worker against what its speculations saved.
 
     A round of n sequences that emitted t tokens did the work of t / n passes in one, so waiting pays while it is shorter
-    than (t / n - 1) passes. What it was longer adds up; beyond ``MOST_LOST_S`` the worker is not asked for ten times as
+    than (t / n - 1) passes. What it was longer adds up; beyond ``most_lost_s`` the worker is not asked for ten times as
     long as was lost, and twice that with every trial that fails, so that trials cost little. ``given_up`` counts pauses.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most_lost_s: float = MOST_LOST_S) -> None:
         self.given_up = 0
+        self._most_lost_s = most_lost_s
         self._lost_s = 0.0
         self._resume_at = 0.0
         self._failures = 0
@@ -46,7 +47,7 @@ class Patience:
         self._in_credit = self._in_credit + 1 if cost_s <= 0.0 else 0
         if self._in_credit >= TRUSTED_AFTER:
             self._failures = 0
-        if self._lost_s <= MOST_LOST_S:
+        if self._lost_s <= self._most_lost_s:
             return False
         pause_s = PAUSE_PER_LOSS * self._lost_s * 2.0 ** min(self._failures, 10)
         self._resume_at = now + min(pause_s, LONGEST_PAUSE_S)

@@ -99,7 +99,7 @@ class _Round:
 class SsdDrafter:
     """The engine's drafter over a client that is connected. Nothing that the worker does can change a text."""
 
-    def __init__(self, client: WorkerClient, *, target_vocab: int) -> None:
+    def __init__(self, client: WorkerClient, *, target_vocab: int, patience: Patience | None = None) -> None:
         """Draft through ``client``; ids from ``target_vocab`` on are never proposed."""
         self.client = client
         self._target_vocab = target_vocab
@@ -108,7 +108,7 @@ class SsdDrafter:
         self._round: _Round | None = None
         self.last_round: DraftRound | None = None  # None when the worker was not asked
         self._complained = False
-        self._patience = Patience()
+        self._patience = patience or Patience()
         self._stats = SsdStats()
 
     @property
