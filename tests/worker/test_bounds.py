@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -130,6 +131,34 @@ def test_little_is_drafted_before_a_reply_however_many_sequences_miss(
     lengths = [len(answer.tokens) for answer in reply.answers]
     assert lengths == [4, 4, 0, 0, 0, 0, 0, 0]
     assert all(answer.known for answer in reply.answers)
+
+
+def test_passes_are_bounded_however_many_sequences_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = toy_model(num_blocks=1000)
+    speculator = make_speculator(model, num_speculative_tokens=4, budget=8, least_chance=0.0)
+    names = range(20)
+    for name in names:
+        speculator.prefill(Prefill(name, 1, [1, 2, 3], 3, 0, SamplingParams(temperature=0.0)))
+    list(speculator.work())
+    monkeypatch.setattr("sonoran.ssd.speculator.MAX_PASS_ROWS", 30)
+    speculator.speculate(Speculate(1, [item(3, sequence=name) for name in names]))
+    model.backend.row_counts.clear()  # type: ignore[attr-defined]
+    list(speculator.work())
+    counts = model.backend.row_counts  # type: ignore[attr-defined]
+    assert max(counts) <= 30
+    assert sum(counts) > 20 * 8, "all of them were drafted for"
+    assert all(speculator._context.cache.__contains__(name) for name in names)
+
+
+def test_a_client_that_is_refused_again_and_again_is_spoken_of_once(
+    address: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    with serving(fake_service({}), address), raw(address) as client:
+        for _ in range(50):
+            client.say(hello(version=99))
+            assert isinstance(client.hear(), Refusal)
+    assert 1 <= caplog.text.count("is refused") <= 5
 
 
 def test_proposals_without_a_model_are_no_longer_than_a_speculation() -> None:
