@@ -2,7 +2,8 @@
 
 Counts are kept per origin of the verified speculation and fade with every observation of that origin.
 Estimates are smoothed by a prior worth a few observations: a constant acceptance rate and a power-law rank
-distribution, under which the measured fan-out is the geometric one (Theorem 12).
+distribution, under which the measured fan-out is the geometric one (Theorem 12). Statistics merge and
+travel as plain dicts.
 """
 
 from __future__ import annotations
