@@ -125,7 +125,7 @@ def test_configurations_are_compared_on_the_same_texts(tmp_path: Path) -> None:
     make_gguf(draft, "qwen2", seed=2)
     rows = "\n".join(json.dumps({"task_id": str(i), "prompt": f"def f{i}():"}) for i in range(2))
     (tmp_path / "humaneval.jsonl").write_text(rows)
-    speculative = json.dumps({"method": "draft_model", "model": str(draft), "least_chance": 0})
+    speculative = json.dumps({"method": "sd", "model": str(draft), "least_chance": 0})
     result = json.loads(
         run(
             "compare.py", "--model", target, "--data-dir", tmp_path, "--num-prompts", 2, "--max-tokens", 8,
