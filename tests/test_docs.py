@@ -6,7 +6,9 @@ A fenced block after the comment `<!-- run -->` is run, the default models being
 
 from __future__ import annotations
 
+import ast
 import importlib
+import json
 import os
 import re
 import shlex
@@ -14,6 +16,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,7 @@ import pytest
 import typer
 
 from sonoran.cli.main import app
+from sonoran.config import SpeculativeConfig
 from sonoran.models.registry import DEFAULT_DRAFT, DEFAULT_TARGET
 from tests.tiny_models import make_gguf
 
@@ -183,6 +187,23 @@ def test_a_command_line_can_be_typed(place: str, words: list[str]) -> None:
 def test_a_wrong_command_line_would_be_found(wrong: str, why: str) -> None:
     with pytest.raises(Exception, match=why):
         parse(wrong.split())
+
+
+def configurations(block: Block) -> Iterator[dict[str, Any]]:
+    """Yield what a block gives as `speculative_config`, in Python or as JSON after `--config`."""
+    if block.language == "python":
+        for node in ast.walk(ast.parse(block.text)):
+            if isinstance(node, ast.keyword) and node.arg == "speculative_config":
+                yield ast.literal_eval(node.value)
+    for words in command_lines(block):
+        yield from (json.loads(value) for name, value in pairwise(words) if name == "--config")
+
+
+def test_every_speculative_config_is_valid() -> None:
+    found = [config for block in BLOCKS for config in configurations(block)]
+    assert len(found) >= 8
+    for config in found:
+        SpeculativeConfig.from_mapping(config)
 
 
 def options_of(command: Any) -> set[str]:
