@@ -1,6 +1,12 @@
 #if defined(__x86_64__)
 #include "kernels/vec_avx2.hpp"
-// The vector type comes first.
+
+namespace sonoran {
+namespace {
+using Vec = Avx2;
+}
+}  // namespace sonoran
+
 #include "kernels/all.hpp"
 
 namespace sonoran {
