@@ -1,4 +1,4 @@
-// Shape of a decoder; mirrors sonoran.weights.config.ModelConfig.
+// Shape of a decoder: sonoran.models.config.ModelConfig and its KV memory.
 #pragma once
 
 #include <string>

@@ -26,7 +26,7 @@ bool all_finite(const float* values, size_t n) {
 }  // namespace
 
 Decoder::Decoder(const DecoderConfig& config, const std::vector<MatrixSpec>& specs, int threads,
-                 std::vector<int> cores, const char* instruction_set)
+                 std::vector<int> cores, const std::string& instruction_set)
     : config_(config),
       hidden_(round_up(config.hidden_size, 16)),
       intermediate_(round_up(config.intermediate_size, 16)),

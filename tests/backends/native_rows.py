@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from sonoran import _native
 from sonoran.backends.base import Rows
 from sonoran.backends.native import NativeBackend
 from sonoran.models.source import open_model
 from tests.backends.native_oracle import native, text
-from tests.native.packing import INSTRUCTION_SETS
+from tests.native.packing import present_sets
 from tests.tiny_models import LLAMA3_SCALING, make_gguf
 
 BLOCK_SIZE = 16
@@ -58,9 +57,8 @@ def make_case(directory: Path, name: str) -> Case:
     def opened(threads: int, instruction_set: str) -> NativeBackend:
         return native(model_file, num_blocks=NUM_BLOCKS, threads=threads, instruction_set=instruction_set)
 
-    sets = [name for name in INSTRUCTION_SETS if _native.processor_has(name)]
     backends = [opened(threads, "auto") for threads in (1, 2, 3, 4)]
-    backends += [opened(1 + i % 2, name) for i, name in enumerate(sets)]
+    backends += [opened(1 + i % 2, name) for i, name in enumerate(present_sets())]
     texts = [text(length, seed) for seed, length in enumerate((45, 33, 17, 5))]
     plain = opened(1, "auto")
     return Case(texts, [one_by_one(plain, ids) for ids in texts], backends, plain)

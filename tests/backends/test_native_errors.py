@@ -204,7 +204,7 @@ def test_scales_that_are_not_finite_are_an_error(tmp_path: Path, kind: str, scal
         ({"threads": 0}, "threads must be at least 1, got 0"),
         ({"threads": None, "cores": ()}, "cannot be used; this process may use"),
         ({"threads": None, "cores": (0, 4096)}, r"cores \[.*4096\] cannot be used; this process may use"),
-        ({"instruction_set": "avx1024"}, "instruction set 'avx1024' is unknown .* valid: auto, avx512vnni"),
+        ({"instruction_set": "avx1024"}, "instruction set 'avx1024' is unknown .* valid: auto, .*, portable"),
     ],
 )
 def test_impossible_options_are_refused(model_file: ModelFile, options: dict[str, Any], message: str) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 
 from sonoran import _native
 
-INSTRUCTION_SETS = ("avx512vnni", "avx2", "portable")
 PACKAGES = (
     "sonoran", "numpy", "scipy", "typer", "rich", "msgspec", "pyzmq", "gguf", "safetensors", "tokenizers",
     "jinja2", "huggingface_hub", "filelock",
@@ -29,7 +28,7 @@ def describe_processor() -> dict[str, Any]:
         "architecture": platform.machine(),
         "cores": os.cpu_count(),
         "available_cores": list(_native.available_cores()),
-        "instruction_sets": [name for name in INSTRUCTION_SETS if _native.processor_has(name)],
+        "instruction_sets": [one.name for one in _native.instruction_sets() if one.present],
         "kernels": str(_native.best_instruction_set()),
     }
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from sonoran import _native
 from sonoran.bench.machine import (
     describe_huge_pages,
     describe_memory,
@@ -87,8 +88,9 @@ def advice(report: dict[str, Any]) -> list[str]:
             "transparent huge pages are off, which slows the reading of weights; as root: "
             "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled"
         )
-    if report["processor"]["kernels"] != "avx512vnni":
-        tips.append("this processor lacks AVX512-VNNI: passes of several rows cost more than documented")
+    best = _native.instruction_sets()[0].name
+    if report["processor"]["kernels"] != best:
+        tips.append(f"this processor lacks {best}: passes of several rows cost more than documented")
     return tips
 
 
