@@ -10,17 +10,27 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sonoran.backends.base import Backend
-from sonoran.backends.native import LoadProgress, NativeBackend
+from sonoran.backends.native import LoadProgress, NativeBackend, kv_bytes_per_block
 from sonoran.backends.vocabulary import DraftVocabulary, draft_vocabulary
 from sonoran.config import DraftQuantize, Quantize
 from sonoran.errors import ConfigError, nearest
+from sonoran.models.config import ModelConfig
 from sonoran.models.opening import OpenModel
 from sonoran.models.registry import draft_precision
 
 Role = Literal["target", "draft"]
 
-_BACKENDS: dict[str, Callable[..., Backend]] = {"cpu": NativeBackend}
-"""By device. What a backend's constructor is told is what `load_backend` tells ``NativeBackend``."""
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """A kind of backend: what makes one (told what ``load_backend`` tells all), and bytes of KV memory per block."""
+
+    make: Callable[..., Backend]
+    kv_bytes_per_block: Callable[[ModelConfig, int], int]
+
+
+_BACKENDS: dict[str, _Kind] = {"cpu": _Kind(NativeBackend, kv_bytes_per_block)}
+"""By device; another backend is one more entry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +60,8 @@ def load_backend(
     text: it has 4 bits or fewer unless ``quantize`` says otherwise, its output matrix too, and proposes from
     ``draft_vocab`` ids (None: the default; 0: all). Raises ModelError, ConfigError.
     """
-    if device not in _BACKENDS:
-        raise ConfigError(f"no backend runs on device {device!r}{nearest(device, _BACKENDS)}")
     is_draft = role == "draft"
-    backend = _BACKENDS[device](
+    backend = _kind(device).make(
         model.file,
         num_blocks=num_blocks,
         block_size=block_size,
@@ -66,3 +74,19 @@ def load_backend(
     if not is_draft:
         return Loaded(backend)
     return Loaded(backend, draft_vocabulary(backend, draft_vocab, model.tokenizer.special_ids))
+
+
+def kv_blocks_in(memory_bytes: int, model: ModelConfig, block_size: int, device: str = "cpu") -> int:
+    """Return how many KV blocks fit. Raises ConfigError when not even one does."""
+    per_block = _kind(device).kv_bytes_per_block(model, block_size)
+    if memory_bytes < per_block:
+        raise ConfigError(
+            f"kv_cache_bytes is {memory_bytes}, but one block of {block_size} tokens takes {per_block}"
+        )
+    return memory_bytes // per_block
+
+
+def _kind(device: str) -> _Kind:
+    if device not in _BACKENDS:
+        raise ConfigError(f"no backend runs on device {device!r}{nearest(device, _BACKENDS)}")
+    return _BACKENDS[device]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from sonoran import _native
-from sonoran.backends.base import Rows
+from sonoran.backends.base import BackendFacts, Rows
 from sonoran.backends.placement import place_threads
 from sonoran.config import Precision
 from sonoran.errors import ConfigError, nearest
@@ -123,6 +123,14 @@ class NativeBackend:
     def weight_bytes(self) -> int:
         """Bytes of all matrices in memory."""
         return self._native().weight_bytes
+
+    @property
+    def facts(self) -> BackendFacts:
+        """What it runs on and holds."""
+        kv_bytes = self._num_blocks * kv_bytes_per_block(self._config, self._block_size)
+        return BackendFacts(
+            "cpu", self.instruction_set, self.threads, self.read_bytes, self.weight_bytes, kv_bytes
+        )
 
     def restrict_output(self, token_ids: Sequence[int] | IntArray) -> None:
         """Compute the logits of these tokens only (in blocks of 16 ids); all others become minus infinity."""

@@ -77,7 +77,7 @@ def test_calibration_measures_the_draft_that_the_engine_and_the_worker_run(model
         SpeculativeConfig("sd", model=str(drafts)),
     )
     try:
-        reads = {measured.read_bytes, worker.backend.read_bytes, own.drafter.backend.read_bytes}
+        reads = {b.facts.read_bytes for b in (measured, worker.backend, own.drafter.backend)}
         assert len(reads) == 1
         assert len({rows(b).tobytes() for b in (measured, worker.backend, own.drafter.backend)}) == 1
     finally:

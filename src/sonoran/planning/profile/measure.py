@@ -16,7 +16,7 @@ from typing import Protocol
 import numpy as np
 import zmq
 
-from sonoran.backends.base import Backend, Rows
+from sonoran.backends.base import Backend, BackendFacts, Rows
 from sonoran.backends.load import Loaded
 from sonoran.engine.core import EngineCore
 from sonoran.engine.sequence import TextTokens
@@ -60,6 +60,11 @@ class InstantBackend:
         self.num_blocks = -(-(ROUNDS + 2 + len(_PROMPT)) // BLOCK_SIZE) + 1
         self._logits = np.zeros((1, config.vocab_size), np.float32)
         self._logits[0, 1] = 1.0
+
+    @property
+    def facts(self) -> BackendFacts:
+        """Nothing is held."""
+        return BackendFacts("none", "none", 1, 0, 0, 0)
 
     def forward(self, rows: Rows) -> FloatArray:
         """Return the same row for all that want logits, without copying it."""
