@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sonoran.config import SpeculativeConfig
-from sonoran.drafting.ssd_stats import SsdStats
+from sonoran.drafting.ssd import Faults
 from sonoran.engine.drafter import DraftAnswer, DraftRound
 from sonoran.engine.stats import CacheStats
 from tests.worker.local import make_speculator, toy_model
@@ -33,5 +33,5 @@ def test_every_statistic_is_explained() -> None:
     found = stats.as_dict()
     assert missing(found) == []
     assert missing(found["draft_wait"]["hit"]) == []
-    assert missing(SsdStats().as_dict()) == []
+    assert missing(dataclasses.asdict(Faults())) == []
     assert missing(make_speculator(toy_model()).stats()) == []
