@@ -64,7 +64,7 @@ def draft_round(
     rule: VerificationRule,
     draft: ToyBackend,
     sequences: list[Sequence],
-    cache: SpeculationCache,
+    caches: list[SpeculationCache],
     policy: FanOutPolicy,
 ) -> None:
     parts = [
@@ -79,7 +79,7 @@ def draft_round(
         s.ranked = rank_rows(rule, rows, sent, [16] * (s.k + 1), s.context, s.prompt, s.params, s.seed)
         s.fan_out = policy.list_for(s.origin, s.k)
         outcomes = predict_outcomes(s.ranked, sent, s.fan_out)
-        cache.open(i, n, outcomes)
+        caches[i].open(outcomes)
         trees.append(TreePart(outcomes, n, s.k, s.table, s.scratch))
     tree = build_tree(trees, BLOCK)
     path = [[int(t)] for t in tree.first_tokens]
@@ -92,11 +92,11 @@ def draft_round(
             accepted = int(tree.positions[b]) - len(s.context)
             token, laws[b] = s.sample(rule, row, [*s.speculation.tokens[:accepted], *path[b]])
             path[b].append(token)
-        for i, s in enumerate(sequences):
+        for i in range(len(sequences)):
             mine = [b for b in active if tree.sequences[b] == i]
             if mine:
                 drawn = [laws[b] for b in mine] if rule == "rejection" else []
-                assert cache.append(i, len(s.context), [path[b][-1] for b in mine], drawn)
+                caches[i].append([path[b][-1] for b in mine], drawn)
 
 
 @pytest.mark.parametrize("rule", ["coupled", "rejection"])
@@ -107,19 +107,19 @@ def test_rounds(rule: VerificationRule) -> None:
         Sequence([2, 7, 1, 8], 4, 2, SamplingParams(temperature=1.0, repetition_penalty=1.1), 12,
                  list(range(16, 32)), list(range(38, 43))),
     ]  # fmt: skip
-    statistics, cache = OutcomeStatistics(), SpeculationCache()
+    statistics, caches = OutcomeStatistics(), [SpeculationCache() for _ in sequences]
     policy = FanOutPolicy(statistics, "measured", budget=BUDGET, refresh=4)
     for s in sequences:
         s.speculation = just_in_time(rule, s, [])
     hits, lengths = 0, set()
     for _ in range(12):
-        draft_round(rule, draft, sequences, cache, policy)
+        draft_round(rule, draft, sequences, caches, policy)
         for i, s in enumerate(sequences):
             n, sent = len(s.context), list(s.speculation.tokens)
             target = logits_after(0, s.context + sent, s.k + 1)
             verified = verify(rule, target, s.context, s.prompt, s.speculation, s.params, s.seed, ())
             outcome = Outcome(verified.accepted, verified.bonus)
-            found = cache.take(i, n, outcome)
+            found = caches[i].take(outcome)
             rank = bonus_rank(s.ranked, sent, outcome)
             # Statistics and cache agree on what a hit is.
             assert (found is not None) == (1 <= rank <= s.fan_out[outcome.accepted])
