@@ -19,7 +19,7 @@ from sonoran.sampling.params import VerificationRule
 from sonoran.sampling.proposals import EMPTY, Law, SparseLaw, Speculation, UniformLaw
 from sonoran.ssd.messages import Answer, Item, Prefill, Speculations, decode_law
 from sonoran.types import Origin
-from sonoran.worker.client import WorkerClient
+from sonoran.worker.client import DraftClient
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class _Question:
 class SsdDrafter:
     """The engine's drafter over a client that is connected. Nothing that the worker does can change a text."""
 
-    def __init__(self, client: WorkerClient, *, target_vocab: int) -> None:
+    def __init__(self, client: DraftClient, *, target_vocab: int) -> None:
         """Draft through ``client``; ids from ``target_vocab`` on are never proposed."""
         self.client = client
         self.faults = Faults()

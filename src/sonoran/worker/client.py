@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Protocol
 
 import zmq
 
@@ -26,8 +26,58 @@ _STATS_WAIT_S = 0.25
 _LOCAL_PATIENCE_S = 5.0
 
 
+class DraftClient(Protocol):
+    """One engine's draft worker, as a drafter uses it: a ``WorkerClient``, or an ``InProcessWorker``."""
+
+    @property
+    def state(self) -> State:
+        """``connecting``, ``up``, ``silent`` (missed a deadline, may still have everything) or ``down``."""
+        ...
+
+    @property
+    def epoch(self) -> int:
+        """Number of the session; what was sent in an earlier one must be sent again."""
+        ...
+
+    @property
+    def welcome(self) -> Welcome | None:
+        """How the worker introduced itself last."""
+        ...
+
+    @property
+    def worker_pid(self) -> int | None:
+        """Process id of a worker of our own; None without one."""
+        ...
+
+    def prefill(self, message: Prefill) -> bool:
+        """Announce a sequence; False when the worker cannot be told now. Raises WorkerError if it is too long."""
+        ...
+
+    def free(self, sequences: Iterable[int]) -> None:
+        """Have the worker forget sequences, now or when it is back."""
+        ...
+
+    def speculate(self, items: Sequence[Item]) -> Speculations | None:
+        """Ask for the speculations of a round; None when there are none in time, or the worker is not up."""
+        ...
+
+    def worker_stats(
+        self, trace: int | None = None, patience_s: float = _STATS_WAIT_S
+    ) -> dict[str, Any] | None:
+        """Return the worker's own counters, None when it does not tell in time; `trace` as in StatsRequest."""
+        ...
+
+    def stats(self) -> dict[str, Any]:
+        """Return the state of the connection, and what went wrong so far."""
+        ...
+
+    def close(self) -> None:
+        """End the session, and a worker of our own; twice is harmless."""
+        ...
+
+
 class WorkerClient:
-    """One engine's draft worker. ``start`` it, then ask; all methods may be called from any thread."""
+    """A ``DraftClient`` over a socket. ``start`` it, then ask; all methods may be called from any thread."""
 
     def __init__(self, hello: Hello, place: Remote | Local) -> None:
         """Prepare. Raises ConfigError for an address that cannot be used."""
