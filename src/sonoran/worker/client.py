@@ -91,7 +91,7 @@ class WorkerClient:
         self._lock = threading.Lock()
         self._last_session = time.monotonic()
         self._round = 0
-        self._unfreed: set[int] = set()
+        self._pending_frees: set[int] = set()
         self._settled, self._closing = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="draft-worker-client", daemon=True)
         self._closed = False
@@ -154,17 +154,17 @@ class WorkerClient:
         """Announce a sequence; False when the worker cannot be told now. Raises WorkerError if it is too long."""
         with self._lock:
             now = time.monotonic()
-            self._send_freed(now)
+            self._send_pending_frees(now)
             sent = self._connection.send(message, now)
             if sent:  # a name that is used again must not be freed afterwards
-                self._unfreed.discard(message.sequence)
+                self._pending_frees.discard(message.sequence)
             return sent
 
     def free(self, sequences: Iterable[int]) -> None:
         """Have the worker forget sequences, now or when it is back."""
         with self._lock:
-            self._unfreed.update(sequences)
-            self._send_freed(time.monotonic())
+            self._pending_frees.update(sequences)
+            self._send_pending_frees(time.monotonic())
 
     def speculate(self, items: Sequence[Item]) -> Speculations | None:
         """Ask for the speculations of a round; None when there are none in time, or the worker is not up."""
@@ -245,18 +245,18 @@ class WorkerClient:
             raise WorkerError("the draft worker has not been started")
         return Link(self._context, self._keeper.worker.address)
 
-    def _send_freed(self, now: float) -> None:
-        if self._unfreed and self._connection.send(Free(sorted(self._unfreed)), now):
-            self._unfreed.clear()
+    def _send_pending_frees(self, now: float) -> None:
+        if self._pending_frees and self._connection.send(Free(sorted(self._pending_frees)), now):
+            self._pending_frees.clear()
 
     def _run(self) -> None:
-        """Look after worker and connection until the client is closed."""
+        """Supervise worker and connection until the client is closed."""
         while not self._closing.is_set():
             now = time.monotonic()
             try:
-                self._look_after_process(now)
+                self._supervise_process(now)
                 with self._lock:
-                    self._look_after_connection(now)
+                    self._maintain_connection(now)
             except SonoranError as error:
                 with self._lock:
                     self._connection.fail(error, now)
@@ -264,7 +264,7 @@ class WorkerClient:
                 self._settled.set()
             self._closing.wait(_IDLE_PAUSE_S if self.state == "up" else _BUSY_PAUSE_S)
 
-    def _look_after_process(self, now: float) -> None:
+    def _supervise_process(self, now: float) -> None:
         if self._keeper is None:
             return
         connection = self._connection
@@ -274,7 +274,7 @@ class WorkerClient:
             with self._lock:
                 connection.lose(error, now)
 
-    def _look_after_connection(self, now: float) -> None:
+    def _maintain_connection(self, now: float) -> None:
         connection, epoch = self._connection, self._connection.epoch
         if connection.state == "down":
             if now < connection.retry_at or (self._keeper is not None and not self._keeper.ready):
@@ -282,7 +282,7 @@ class WorkerClient:
             connection.begin(now)
         connection.tick(now)
         if connection.epoch != epoch:
-            self._unfreed.clear()
+            self._pending_frees.clear()
         if connection.state == "up":
             self._last_session = now
-            self._send_freed(now)
+            self._send_pending_frees(now)
