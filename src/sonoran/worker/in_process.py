@@ -4,7 +4,7 @@ Everything between the engine and the speculator is there, the coding of the mes
 connection. The draft's work is done where the engine calls, so that a debugger steps from the target's round into the
 draft's, every run is the same, and nothing is hidden: SSD is slower than AR here.
 
-    draft = load_draft_model(WorkerOptions(model="qwen2.5-coder-0.5b-instruct"))
+    draft = load_draft_model(WorkerConfig(model="qwen2.5-coder-0.5b-instruct"))
     hello = Hello(PROTOCOL_VERSION, draft.fingerprint, target.config.vocab_size, eos_ids, settings)
     worker = InProcessWorker(hello, draft_service(draft))
     drafter = SsdDrafter(worker, target_vocab=target.config.vocab_size)
