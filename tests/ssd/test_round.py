@@ -9,9 +9,9 @@ import pytest
 
 from sonoran.backends.base import Rows
 from sonoran.engine.drafter import DraftRequest
+from sonoran.sampling.drafts import draft_sample
 from sonoran.sampling.params import SamplingParams, VerificationRule
 from sonoran.sampling.proposals import Speculation
-from sonoran.sampling.verification import draft_sample
 from sonoran.ssd.outcomes import bonus_rank, rank_rows
 from sonoran.ssd.sequence import DraftSequence
 from sonoran.types import Outcome
