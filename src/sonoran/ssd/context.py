@@ -11,7 +11,6 @@ from sonoran.engine.trace import SpanLog
 from sonoran.sampling.drafts import draft_chance
 from sonoran.sampling.proposals import Law
 from sonoran.ssd.backup import BackupPolicy, Pace
-from sonoran.ssd.cache import SpeculationCache
 from sonoran.ssd.fan_out import FanOutPolicy
 from sonoran.ssd.model import DraftModel
 from sonoran.ssd.outcomes import AverageLaw, Trust
@@ -53,7 +52,6 @@ class Context:
     fan_out: FanOutPolicy
     backup: BackupPolicy
     average: AverageLaw
-    cache: SpeculationCache = field(default_factory=SpeculationCache)
     latency: RowLatency = field(default_factory=RowLatency)  # of passes beside the target's
     exposed_latency: RowLatency = field(default_factory=RowLatency)  # of those that the target waits for
     pace: Pace = field(default_factory=Pace)

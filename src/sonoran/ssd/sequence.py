@@ -11,6 +11,7 @@ from sonoran.errors import ConfigError
 from sonoran.sampling.drafts import draft_sample
 from sonoran.sampling.params import SamplingParams, VerificationRule
 from sonoran.sampling.proposals import EMPTY, Law, Speculation
+from sonoran.ssd.cache import SpeculationCache
 from sonoran.ssd.messages import Item, Prefill
 from sonoran.ssd.ngram import NgramIndex
 from sonoran.ssd.outcomes import Beliefs
@@ -40,6 +41,7 @@ class DraftSequence:
     stale: bool = True  # no guesses were made yet about the verification of ``sent``
     ranked: list[list[int]] | None = None  # bonus candidates at k = 0..K, kept for the statistics
     beliefs: Beliefs | None = None  # how likely each of them is, under the rule ``confidence``
+    cache: SpeculationCache = field(default_factory=SpeculationCache)  # what to send next, by outcome
     complete: bool = False  # ``sent`` is as long as it is meant to be
     ended: set[Outcome] = field(default_factory=set)  # outcomes whose branch is not to grow any more
     fan_out: list[int] = field(default_factory=list)

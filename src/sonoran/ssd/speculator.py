@@ -94,7 +94,6 @@ class Speculator:
         for name in sequences:
             s = self._sequences.pop(name, None)
             if s is not None:
-                self._context.cache.drop(name)
                 self._context.release_scratch(s)
                 self._context.model.kv.close(s.table)
 
@@ -150,7 +149,7 @@ class Speculator:
         if s is None:
             return None
         context = self._context
-        length, sent, origin, ranked, beliefs = len(s.tokens), s.sent, s.origin, s.ranked, s.beliefs
+        sent, origin, ranked, beliefs = s.sent, s.origin, s.ranked, s.beliefs
         context.release_scratch(s)
         try:
             outcome = s.commit(item)
@@ -161,9 +160,9 @@ class Speculator:
         s.wanted, s.complete = item.wanted, item.wanted < 1
         s.propose(EMPTY, "none")
         if outcome is None:
-            context.cache.drop(s.id)
+            s.cache.open(())  # nothing was verified, so nothing that was guessed came true
             return s
-        cached = context.cache.take(s.id, length, outcome)
+        cached = s.cache.take(outcome)
         if ranked is not None:
             rank = bonus_rank(ranked, sent.tokens, outcome)
             context.statistics.observe(origin, len(sent), outcome, rank, hit=cached is not None)

@@ -30,7 +30,7 @@ RANK_DEPTH = 16
 
 
 def draft_round(context: Context, sequences: Iterable[DraftSequence]) -> Iterator[None]:
-    """Fill the cache with replies to the likely outcomes of verifying what each sequence was sent.
+    """Fill each sequence's cache with replies to the likely outcomes of verifying what it was sent.
 
     Yields after every forward pass; whoever stops there finds in the cache what was drafted so far.
     """
@@ -91,7 +91,7 @@ def _open(context: Context, s: DraftSequence, fan_out: list[int]) -> TreePart:
         context.counters.without_memory += 1
         outcomes, needed = [], 0
     s.scratch = [pool.allocate() for _ in range(needed)]
-    context.cache.open(s.id, len(s.tokens), outcomes)
+    s.cache.open(outcomes)
     return TreePart(outcomes, len(s.tokens), s.wanted if outcomes else 0, s.table.blocks, s.scratch)
 
 
@@ -128,7 +128,7 @@ def _grow(
             s.ended.add(Outcome(accepted, path[0]))
     for s, tokens, their_laws in zip(batch, drawn, laws, strict=True):
         if any(token != END for token in tokens):
-            context.cache.append(s.id, len(s.tokens), tokens, their_laws if s.rule == "rejection" else [])
+            s.cache.append(tokens, their_laws if s.rule == "rejection" else [])
 
 
 @dataclass(frozen=True, slots=True)
