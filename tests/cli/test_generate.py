@@ -158,7 +158,7 @@ def test_the_chat_template_can_be_left_out_and_takes_a_system_message(model: str
                 "--temperature",
                 "1",
             ),
-            "saguaro_c must lie in [0, 1], got 2.0",
+            "--saguaro-c must lie in [0, 1], got 2.0",
         ),
         (("hello", "--mode", "ssd", "--draft-key-file", "k"), "it needs a draft_address"),
         (

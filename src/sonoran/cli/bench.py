@@ -28,9 +28,10 @@ from sonoran.cli.options import (
     offers,
     options_of,
     read_fan_out,
+    sampling,
 )
 from sonoran.cli.progress import load_progress, step_progress
-from sonoran.config import EngineConfig, Precision, SpeculativeConfig, parse_cores
+from sonoran.config import AUTO_SPECULATIVE_TOKENS, EngineConfig, Precision, SpeculativeConfig, parse_cores
 from sonoran.errors import ConfigError, nearest
 from sonoran.llm import LLM
 from sonoran.models.registry import DEFAULT_TARGET
@@ -49,7 +50,11 @@ DECODE_EXAMPLES = examples(
 )
 SEQUENCES = 1
 
-app = typer.Typer(help="Measure passes and decoding modes, interleaved in one run.", no_args_is_help=True)
+app = typer.Typer(
+    help="Measure passes and decoding modes, interleaved in one run.",
+    epilog=examples("sonoran bench forward --cores 0", "sonoran bench decode --modes ar,sd,ssd"),
+    no_args_is_help=True,
+)
 
 
 def register(root: typer.Typer) -> None:
@@ -192,7 +197,6 @@ def show_forward(result: dict[str, Any]) -> None:
     temperature=0.0,
     max_tokens=128,
     seed=0,
-    num_speculative_tokens=4,
 )
 def decode(
     model: ModelOption = DEFAULT_TARGET,
@@ -230,15 +234,18 @@ def decode(
     The target has --cores, and so has an sd draft; an ssd draft has --draft-cores. Each prompt has a seed of its own,
     counted from --seed. Options of speculation hold for every mode that they have a meaning for.
     """
-    sampling, engine, speculative = given[SamplingParams], given[EngineConfig], given[SpeculativeConfig]
-    params = SamplingParams(**sampling)
+    engine, speculative = given[EngineConfig], given[SpeculativeConfig]
+    params = sampling(given[SamplingParams])
     cores, draft_cores = parse_cores(engine.pop("cores", None)), parse_cores(speculative.pop("cores", None))
     for place_of_one in (cores, draft_cores):
         place_threads(None, place_of_one)
-    num_speculative_tokens = speculative.pop("num_speculative_tokens")
+    k = speculative.pop("num_speculative_tokens", None)
     speculative.pop("verification", None)
     wanted = names("--modes", modes)
     own = options_by_mode([name.removesuffix(ALL) for name in wanted], speculative)
+    if k is None and "auto" in own:
+        own["auto"]["num_speculative_tokens"] = AUTO_SPECULATIVE_TOKENS
+    k = SpeculativeConfig.num_speculative_tokens if k is None else k
     for method, flag, text in (("sd", "--sd-config", sd_config), ("ssd", "--ssd-config", ssd_config)):
         own.setdefault(method, {}).update(parse_object(flag, text))
     planned = plan_modes(
@@ -246,7 +253,7 @@ def decode(
         cores=cores,
         draft_cores=draft_cores,
         draft=draft,
-        num_speculative_tokens=num_speculative_tokens,
+        num_speculative_tokens=k,
         verification=params.verification,
         extra=own,
     )
@@ -262,12 +269,13 @@ def decode(
         data_dir=data_dir,
         categories=names("--categories", categories) if categories else (),
     )
-    seed, max_tokens = sampling.pop("seed"), sampling.pop("max_tokens")
+    shared = dict(given[SamplingParams])
+    seed, max_tokens = shared.pop("seed"), shared.pop("max_tokens")
     with ExitStack() as stack:
         engines = load_engines(model, planned, engine, stack)
         llm = next(iter(engines.values()))
         runners: dict[str, Runner] = {
-            mode.name: LLMRunner(engines[mode.plan], mode.speculates, sampling) for mode in planned
+            mode.name: LLMRunner(engines[mode.plan], mode.speculates, shared) for mode in planned
         }
         own_modes = list(runners)
         if peer is not None:
@@ -287,12 +295,17 @@ def decode(
         ids = [llm.tokenizer.encode_prompt(prompt.text) for prompt in prompts]
         with step_progress() as progress:
             result = measure_modes(
-                runners, ids, max_tokens=max_tokens, seed=seed, same_text=own_modes, progress=progress
+                runners,
+                ids,
+                max_tokens=max_tokens,
+                seed=seed,
+                same_text=own_modes,
+                progress=progress,
             )
     setting = {
         "model": model, "draft": draft, "dataset": dataset, "num_prompts": len(prompts),
         "max_tokens": max_tokens, "temperature": params.temperature,
-        "num_speculative_tokens": num_speculative_tokens, "verification": params.verification,
+        "num_speculative_tokens": k, "verification": params.verification,
         "cores": cores, "draft_cores": draft_cores, "quantize": engine.get("quantize"),
     }  # fmt: skip
     result = {**setting, **result, "processor": describe_processor()}

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json as jsonlib
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast, get_args
+from typing import Annotated, Literal, cast, get_args
 
 import typer
 
 from sonoran.bench.datasets import DATASETS, load_prompts
-from sonoran.cli.calibrate_text import choices, print_explanation, print_profile
+from sonoran.cli.calibrate_text import Explanation, choices, print_explanation, print_profile
 from sonoran.cli.common import JsonOption, command, examples, print_json, remark, say, suffix, write
 from sonoran.cli.options import Given, load, offers, options_of
 from sonoran.cli.progress import load_progress, share_progress
@@ -18,14 +18,13 @@ from sonoran.config import DraftQuantize, EngineConfig, Quantize, SpeculativeCon
 from sonoran.errors import ConfigError, PlanError, nearest
 from sonoran.llm import LLM
 from sonoran.models.registry import DEFAULT_TARGET
-from sonoran.planning.profile.choose import Advice, Choice, advise, choose, draft_size, engine_options
+from sonoran.planning.profile.choose import Choice, advise, choose, draft_size, engine_options
 from sonoran.planning.profile.measure import Settings, measure
 from sonoran.planning.profile.pair import Pair, open_pair
 from sonoran.planning.profile.predict import Prediction, Workload, nearest_acceptance, predict_all
 from sonoran.planning.profile.profile import Profile, Verified, load_profile, load_profiles, save_profile
 from sonoran.planning.profile.reading import BUILT_IN, built_in_prompts, prompts_from_file
 from sonoran.planning.profile.verify import verify
-from sonoran.planning.scaling.costs import HiddenDrafting
 
 app = typer.Typer(
     help="Measure this machine and a pair of models; from then on mode auto knows what is fastest."
@@ -261,49 +260,6 @@ def stored(pair: Pair) -> Profile:
             "run: sonoran calibrate with the same options"
         )
     return profile
-
-
-@dataclass(slots=True)
-class Explanation:
-    """Everything that is printed for one workload."""
-
-    workload: Workload
-    predictions: list[Prediction]
-    shown: list[Prediction]
-    choice: Choice
-    advice: list[Advice]
-    sizing: HiddenDrafting | None
-    verified: list[Verified] = field(default_factory=list)
-
-    def document(self, profile: Profile) -> dict[str, Any]:
-        """Return one JSON document."""
-        measured = {v.label: v for v in self.verified}
-
-        def row(p: Prediction) -> dict[str, Any]:
-            found = measured.get(p.label)
-            return {
-                "label": p.label,
-                **{key: value for key, value in asdict(p).items() if key != "placement"},
-                "target_cores": p.placement.target_cores,
-                "draft_cores": p.placement.draft_cores,
-                "hidden": p.hidden,
-                "measured_tokens_per_s": found.measured if found else None,
-                "error": found.error if found else None,
-            }
-
-        return {
-            "workload": asdict(self.workload),
-            "profile": profile.summary(),
-            "choice": {
-                "label": self.choice.best.label,
-                "reason": self.choice.reason,
-                "gain": self.choice.gain,
-            },
-            "candidates": [row(p) for p in self.shown],
-            "verified": [{**asdict(v), "error": v.error} for v in self.verified],
-            "advice": [asdict(a) for a in self.advice],
-            "draft_size": None if self.sizing is None else asdict(self.sizing),
-        }
 
 
 def explain_workload(

@@ -1,23 +1,64 @@
-"""Tables of ``sonoran calibrate``."""
+"""What ``sonoran calibrate`` says: its tables, and its JSON of an explanation."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
 from sonoran.cli.common import out, say
-from sonoran.planning.profile.choose import choose
-from sonoran.planning.profile.predict import Workload, predict_all
-from sonoran.planning.profile.profile import Profile
+from sonoran.planning.profile.choose import Advice, Choice, choose
+from sonoran.planning.profile.predict import Prediction, Workload, predict_all
+from sonoran.planning.profile.profile import Profile, Verified
 from sonoran.planning.profile.replay import replay_lengths
-
-if TYPE_CHECKING:
-    from sonoran.cli.calibrate import Explanation
-
+from sonoran.planning.scaling.costs import HiddenDrafting
 
 BATCHES = (1, 8)
+
+
+@dataclass(slots=True)
+class Explanation:
+    """Everything that is printed for one workload."""
+
+    workload: Workload
+    predictions: list[Prediction]
+    shown: list[Prediction]
+    choice: Choice
+    advice: list[Advice]
+    sizing: HiddenDrafting | None
+    verified: list[Verified] = field(default_factory=list)
+
+    def document(self, profile: Profile) -> dict[str, Any]:
+        """Return one JSON document."""
+        measured = {v.label: v for v in self.verified}
+
+        def row(p: Prediction) -> dict[str, Any]:
+            found = measured.get(p.label)
+            return {
+                "label": p.label,
+                **{key: value for key, value in asdict(p).items() if key != "placement"},
+                "target_cores": p.placement.target_cores,
+                "draft_cores": p.placement.draft_cores,
+                "hidden": p.hidden,
+                "measured_tokens_per_s": found.measured if found else None,
+                "error": found.error if found else None,
+            }
+
+        return {
+            "workload": asdict(self.workload),
+            "profile": profile.summary(),
+            "choice": {
+                "label": self.choice.best.label,
+                "reason": self.choice.reason,
+                "gain": self.choice.gain,
+            },
+            "candidates": [row(p) for p in self.shown],
+            "verified": [{**asdict(v), "error": v.error} for v in self.verified],
+            "advice": [asdict(a) for a in self.advice],
+            "draft_size": None if self.sizing is None else asdict(self.sizing),
+        }
 
 
 def choices(profile: Profile) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ from rich.text import Text
 from sonoran.bench.lanes import Lane, plan_lanes
 from sonoran.bench.race import Progress, Race, Show, summary
 from sonoran.cli.common import JsonOption, command, err, examples, out, print_json, say
-from sonoran.cli.options import Given, ModelOption, offers, options_of
+from sonoran.cli.options import Given, ModelOption, offers, options_of, sampling
 from sonoran.cli.progress import load_progress
 from sonoran.config import EngineConfig, SpeculativeConfig
 from sonoran.errors import ConfigError
@@ -46,7 +46,7 @@ def register(app: typer.Typer) -> None:
 
 @command
 @offers(
-    options_of(SamplingParams, without=("stop", "stop_token_ids", "min_tokens")),
+    options_of(SamplingParams, without=("verification",)),  # under rejection, texts do differ
     options_of(SpeculativeConfig, only=("num_speculative_tokens", "cores")),
     options_of(EngineConfig, only=("cores",)),
     temperature=0.0,
@@ -75,7 +75,7 @@ def demo(
     """Let AR, SD and SSD answer the same prompt, one after the other, and compare speeds and texts."""
     if not prompt.strip():
         raise ConfigError("the prompt is empty")
-    params, speculative = SamplingParams(**given[SamplingParams]), given[SpeculativeConfig]
+    params, speculative = sampling(given[SamplingParams]), given[SpeculativeConfig]
     if params.max_tokens is None or params.max_tokens < 2:
         raise ConfigError(
             f"--max-tokens must be at least 2 for a speed to be measured, got {params.max_tokens}"

@@ -15,9 +15,9 @@ from sonoran.cli.options import (
     SPECULATION,
     Given,
     ModelOption,
-    ModeOption,
     decoding,
     load,
+    mode_option,
     offers,
 )
 from sonoran.config import EngineConfig
@@ -58,7 +58,7 @@ def generate(
     model: ModelOption = DEFAULT_TARGET,
     system: SystemOption = None,
     chat: ChatOption = None,
-    mode: ModeOption = None,
+    mode: Annotated[str | None, mode_option("; default: ar without --draft, auto with it")] = None,
     *,
     given: Given,
     json: JsonOption = False,

@@ -10,6 +10,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_group
 
 import sonoran
+from sonoran.cli.common import examples
 
 COMMANDS = {
     "Use": {
@@ -59,7 +60,9 @@ def load(name: str) -> Any:
     return get_group(root).commands[name]
 
 
-app = typer.Typer(name="sonoran", no_args_is_help=True, cls=Commands, **SETTINGS)
+EXAMPLES = examples('sonoran generate "Reverse a list in Python"', "sonoran demo", "sonoran generate --help")
+
+app = typer.Typer(name="sonoran", no_args_is_help=True, cls=Commands, epilog=EXAMPLES, **SETTINGS)
 
 
 def _show_version(wanted: bool) -> None:

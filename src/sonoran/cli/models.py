@@ -18,7 +18,9 @@ from sonoran.models.registry import DEFAULT_DRAFT, DEFAULT_TARGET, MODELS, Model
 ROLES = {DEFAULT_TARGET: "default target", DEFAULT_DRAFT: "default draft"}
 
 app = typer.Typer(
-    help="The known models and the cache (SONORAN_CACHE names another folder).", no_args_is_help=True
+    help="The known models and the cache (SONORAN_CACHE names another folder).",
+    epilog=examples("sonoran models list", "sonoran models pull"),
+    no_args_is_help=True,
 )
 
 

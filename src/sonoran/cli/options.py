@@ -15,7 +15,8 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import MISSING, Field, dataclass, fields
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -37,13 +38,15 @@ F = TypeVar("F", bound=Callable[..., Any])
 MODEL = "Model: a known name (sonoran models list), a GGUF file, or a model directory."
 
 ModelOption = Annotated[str, typer.Option("--model", "-m", help=MODEL)]
-ModeOption = Annotated[
-    str | None,
-    typer.Option(
-        help="auto (what is fastest), ar, sd, ssd or ngram; default: ar without --draft, auto with it.",
+
+
+def mode_option(more: str = "") -> Any:
+    """Return ``--mode``; `more` goes on with its help."""
+    return typer.Option(
+        help=f"auto (what is fastest), ar, sd, ssd or ngram{more}.",
         rich_help_panel="Draft",
-    ),
-]
+        autocompletion=lambda incomplete: [mode for mode in get_args(Mode) if mode.startswith(incomplete)],
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +186,7 @@ def offers(*groups: list[Option], **defaults: Any) -> Callable[[F], F]:
 
 def decoding(mode: str | None, given: Given) -> tuple[SamplingParams, SpeculativeConfig | None]:
     """Return how tokens are sampled and what speculates. Raises ConfigError, also for options without effect."""
-    params = SamplingParams(**given[SamplingParams])
+    params = sampling(given[SamplingParams])
     speculative = speculation(mode, given[SpeculativeConfig])
     sampled = params.verification == "rejection" and not params.greedy
     if speculative is not None and speculative.saguaro_c < 1.0 and not sampled:
@@ -192,6 +195,12 @@ def decoding(mode: str | None, given: Given) -> tuple[SamplingParams, Speculativ
             "a temperature above 0"
         )
     return params, speculative
+
+
+def sampling(given: dict[str, Any]) -> SamplingParams:
+    """Return how tokens are sampled. Raises ConfigError."""
+    with named_by_flag(SAMPLING):
+        return SamplingParams(**given)
 
 
 def speculation(mode: str | None, given: dict[str, Any]) -> SpeculativeConfig | None:
@@ -210,12 +219,26 @@ def speculation(mode: str | None, given: dict[str, Any]) -> SpeculativeConfig | 
     read_fan_out(config)
     if mode != "ngram" and not (model == "none" and "draft_address" in config):
         config["model"] = "auto" if model == "none" else model
-    return SpeculativeConfig.from_mapping(config)
+    with named_by_flag(SPECULATION):
+        return SpeculativeConfig.from_mapping(config)
+
+
+@contextmanager
+def named_by_flag(options: list[Option]) -> Iterator[None]:
+    """Let an error that begins with the name of a field begin with its flag: threads of the draft, not the target's."""
+    flags = {option.name: option.flags[0] for option in options}
+    try:
+        yield
+    except ConfigError as error:
+        name, _, rest = str(error).partition(" ")
+        raise ConfigError(f"{flags.get(name, name)} {rest}") from error
 
 
 def read_fan_out(config: dict[str, Any]) -> None:
     """Take ``fan_out`` for a list where it has numbers. Raises ConfigError for what contradicts a list."""
     fan_out = config.get("fan_out", "")
+    if fan_out == "explicit":
+        raise ConfigError("--fan-out explicit is a list: write the numbers themselves, such as 3,2,1,1,4")
     if any(character.isdigit() for character in fan_out):
         if "budget" in config:
             raise ConfigError("--budget has no effect beside a list as --fan-out, whose sum is the budget")

@@ -25,9 +25,9 @@ from sonoran.cli.options import (
     SPECULATION,
     Given,
     ModelOption,
-    ModeOption,
     decoding,
     load,
+    mode_option,
     offers,
 )
 from sonoran.config import EngineConfig
@@ -58,7 +58,7 @@ def trace(
     model: ModelOption = DEFAULT_TARGET,
     system: SystemOption = None,
     chat: ChatOption = None,
-    mode: ModeOption = "ssd",
+    mode: Annotated[str, mode_option()] = "ssd",
     *,
     given: Given,
     json: JsonOption = False,
