@@ -33,7 +33,7 @@ EXAMPLES = examples(
 )
 NOTE = (
     "One lane runs at a time: together they would slow each other down. AR, SD and the target of SSD have the same "
-    "cores; SSD also has those of its draft, so AR on all of these cores is shown beside it."
+    "cores; SSD also has those of its draft{}."
 )
 REDRAW_S = 0.2
 """Seconds between two pictures. Drawing takes time from whatever runs, from every lane the same share."""
@@ -92,8 +92,10 @@ def demo(
         race = Race(model, lanes, reporting)
     with race, stage(lanes, live) as (show, loading):
         result = {"model": model, "prompt": prompt, **summary(race.run(prompt, params, show, loading))}
+    beside = any(lane.cores != lanes[0].cores for lane in lanes)
+    result["note"] = NOTE.format(", so AR on all of these cores is shown beside it" if beside else "")
     if json:
-        print_json({**result, "note": NOTE})
+        print_json(result)
     else:
         report(result, with_text=not live)
     if not result["identical_texts"]:
@@ -209,4 +211,4 @@ def report(result: dict[str, Any], *, with_text: bool) -> None:
         say(f"sha256 {first['sha256']}")
     else:
         say(f"The {count} texts differ.", style="red")
-    say(NOTE, style="dim")
+    say(result["note"], style="dim")

@@ -52,7 +52,7 @@ class Bars:
             return
         if name not in self._tasks:
             self._progress.start()
-            self._tasks[name] = self._progress.add_task(name, total=total)
+            self._tasks[name] = self._progress.add_task(label or name, total=total)
         self._progress.update(
             self._tasks[name], description=label or name, completed=done, total=total, refresh=not self._live
         )

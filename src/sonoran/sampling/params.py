@@ -40,7 +40,7 @@ class SamplingParams:
     top_p: float = option(1.0, "Sampling", "Keep the most likely tokens with this total probability.")
     top_k: int = option(0, "Sampling", "Keep this many most likely tokens; 0 keeps all.")
     min_p: float = option(0.0, "Sampling", "Drop tokens less likely than this share of the best.")
-    seed: int | None = option(None, "Sampling", "The same seed gives the same text; default: drawn.")
+    seed: int | None = option(None, "Sampling", "The same seed gives the same text; drawn if not given.")
     max_tokens: int | None = option(
         None,
         "Sampling",
