@@ -68,7 +68,7 @@ class EngineConfig:
     max_model_len: int | None = option(
         None, "Machine", "Tokens of prompt and output together; default: what the model and KV memory allow."
     )
-    max_num_seqs: int = option(16, "Machine", "Sequences decoded at once.")
+    max_num_seqs: int = option(16, "Machine", "Sequences decoded at once.", flags=())
     max_num_batched_tokens: int = option(256, "Machine", "Rows of one forward pass.")
     kv_cache_bytes: int | None = option(None, "Machine", "Bytes of KV memory of the target.")
     num_kv_blocks: int | None = option(None, "Machine", "The same as a number of blocks.")
@@ -76,8 +76,12 @@ class EngineConfig:
     threads: int | None = option(None, "Machine", "Threads; default: all cores.")
     cores: tuple[int, ...] | None = option(None, "Machine", "Pin threads to these cores: 0,2-5.")
     quantize: Quantize | None = option(None, "Machine", "Lower precision of the target.")
-    seed: int | None = option(None, "Machine", "Makes the seeds of requests without one repeatable.")
-    enable_prefix_caching: bool = option(True, "Machine", "Keep the KV memory of prompts for later ones.")
+    seed: int | None = option(
+        None, "Machine", "Makes the seeds of requests without one repeatable.", flags=()
+    )
+    enable_prefix_caching: bool = option(
+        True, "Machine", "Keep the KV memory of prompts for later ones.", flags=()
+    )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "cores", parse_cores(self.cores))

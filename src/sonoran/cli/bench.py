@@ -193,7 +193,7 @@ def show_forward(result: dict[str, Any]) -> None:
 @offers(
     SAMPLING,
     options_of(SpeculativeConfig, without=("model", "threads")),
-    options_of(EngineConfig, without=("seed", "threads", "max_num_seqs", "enable_prefix_caching")),
+    options_of(EngineConfig, without=("threads",)),
     temperature=0.0,
     max_tokens=128,
     seed=0,

@@ -10,7 +10,7 @@ import typer
 
 from sonoran.cli.common import JsonOption, command, examples, print_json, remark
 from sonoran.cli.options import (
-    ONE_SEQUENCE,
+    ENGINE,
     SAMPLING,
     SPECULATION,
     Given,
@@ -51,7 +51,7 @@ def register(app: typer.Typer) -> None:
 
 
 @command
-@offers(SAMPLING, SPECULATION, ONE_SEQUENCE, temperature=0.0, max_tokens=256)
+@offers(SAMPLING, SPECULATION, ENGINE, temperature=0.0, max_tokens=256)
 def generate(
     prompt: PromptArgument = None,
     file: FileOption = None,

@@ -4,7 +4,7 @@ loading of what they name.
 A command names the options that it offers and is handed what was given, by class::
 
     @command
-    @offers(options_of(SamplingParams), options_of(EngineConfig, without=("seed",)), temperature=0.0)
+    @offers(options_of(SamplingParams), options_of(EngineConfig, only=("cores",)), temperature=0.0)
     def generate(prompt: str, *, given: Given) -> None: ...
 
 ``docs/options.md`` is the output of ``python -m sonoran.cli.options``.
@@ -137,11 +137,7 @@ def options_of(
 
 SAMPLING = options_of(SamplingParams)
 SPECULATION = options_of(SpeculativeConfig)
-ENGINE = options_of(EngineConfig, without=("seed",))
-"""A request has the seed; that of an engine is for requests without one."""
-
-ONE_SEQUENCE = options_of(EngineConfig, without=("seed", "max_num_seqs", "enable_prefix_caching"))
-"""Those of an engine that decodes one prompt, once."""
+ENGINE = options_of(EngineConfig)
 
 
 def offers(*groups: list[Option], **defaults: Any) -> Callable[[F], F]:
@@ -296,39 +292,45 @@ def load(model: str, speculative: Mapping[str, Any] | SpeculativeConfig | None, 
 
 def reference() -> str:
     """Return docs/options.md: one table for each class."""
-    parts = [
-        "# Options\n\nWritten from the classes that declare them, by `python -m sonoran.cli.options`. The key is the "
-        "name in Python, the flag that on the command line; a dash stands for none. An option with methods has no "
-        "meaning for others.\n"
-    ]
-    for title, config in (
-        ("Sampling: `SamplingParams`", SamplingParams),
-        ("Speculation: `speculative_config`", SpeculativeConfig),
-        ("Engine: keywords of `LLM`", EngineConfig),
-        ("Draft worker: `sonoran draft-worker`", WorkerConfig),
-    ):
-        parts.append(
-            f"\n## {title}\n\n| key | flag | default | values | meaning | methods |\n|---|---|---|---|---|---|\n"
+    return "".join(
+        (
+            "# Options\n\nWritten from the classes that declare them, by `python -m sonoran.cli.options`. The key is the "
+            "name in Python, the flag that on the command line; a dash stands for none.\n",
+            _table("Sampling: `SamplingParams`", SamplingParams),
+            _table("Speculation: `speculative_config`", SpeculativeConfig),
+            "\nAn option has a meaning for the methods beside it, and is refused for others.\n",
+            _table("Engine: keywords of `LLM`", EngineConfig),
+            _table("Draft worker: `sonoran draft-worker`", WorkerConfig),
+            "\nThe other options of a draft are those above, without `draft` in their flags: `--model`, `--cores`, "
+            "`--threads`, `--quantize`.\n",
         )
-        shown = {option.name: option for option in options_of(config, own_names=config is WorkerConfig)}
-        types = get_type_hints(config)
-        for field in fields(config):
-            flags = field.metadata.get("flags") or ()
-            option = shown.get(field.name) or Option(config, field, types[field.name], flags)
-            parts.append(_row(option))
-    return "".join(parts)
-
-
-def _row(option: Option) -> str:
-    metadata = option.field.metadata
-    flags = ", ".join(f"`{flag}`" for flag in option.flags) or "-"
-    kinds = ", ".join(f"`{value}`" for value in option.values) or " or ".join(
-        _KINDS[kind] for kind in option.kinds
     )
-    default = "-" if option.default in (None, MISSING, (), {}) else f"`{option.default}`"
-    methods = ", ".join(metadata.get("methods", ())) or "all"
-    text = metadata.get("help", "")
-    return f"| `{option.name}` | {flags} | {default} | {kinds} | {text} | {methods} |\n"
+
+
+def _table(title: str, config: type) -> str:
+    """Return the options that a class declares, those of its bases only where nothing else tells of them."""
+    types, inherited = get_type_hints(config), config is not WorkerConfig
+    options = [
+        Option(config, field, types[field.name], field.metadata.get("flags") or ())
+        for field in fields(config)
+        if inherited or field.name in config.__annotations__
+    ]
+    shown = {option.name: option.flags for option in options_of(config)}
+    has_methods = any(option.field.metadata.get("methods") for option in options)
+    titles = ["key", "flag", "default", "values", "meaning", *(["methods"] if has_methods else [])]
+    rows = [titles, ["---"] * len(titles)]
+    for option in options:
+        flags = shown.get(option.name, option.flags)
+        values = ", ".join(f"`{value}`" for value in option.values)
+        row = [
+            f"`{option.name}`",
+            ", ".join(f"`{flag}`" for flag in flags) or "-",
+            "-" if option.default in (None, MISSING, (), {}) else f"`{option.default}`",
+            values or " or ".join(_KINDS[kind] for kind in option.kinds),
+            option.field.metadata["help"],
+        ]
+        rows.append([*row, ", ".join(option.field.metadata.get("methods", ())) or "all"][: len(titles)])
+    return f"\n## {title}\n\n" + "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
 _KINDS = {

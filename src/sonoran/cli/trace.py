@@ -20,7 +20,7 @@ from sonoran.cli.generate import (
     summary,
 )
 from sonoran.cli.options import (
-    ONE_SEQUENCE,
+    ENGINE,
     SAMPLING,
     SPECULATION,
     Given,
@@ -48,7 +48,7 @@ def register(app: typer.Typer) -> None:
 
 
 @command
-@offers(SAMPLING, SPECULATION, ONE_SEQUENCE, temperature=0.0, max_tokens=64, seed=0)
+@offers(SAMPLING, SPECULATION, ENGINE, temperature=0.0, max_tokens=64, seed=0)
 def trace(
     prompt: PromptArgument = None,
     file: FileOption = None,
