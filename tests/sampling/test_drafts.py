@@ -7,7 +7,6 @@ from sonoran.sampling import (
     EMPTY,
     PointLaw,
     SamplingParams,
-    distribution,
     draft_sample,
     noise,
     rank_candidates,
@@ -16,6 +15,7 @@ from sonoran.sampling import (
 )
 from sonoran.sampling.drafts import LAW_SIZE, draft_chance
 from sonoran.sampling.proposals import SparseLaw
+from tests.sampling.sampled import distribution
 
 RNG = np.random.default_rng(12)
 

@@ -11,9 +11,9 @@ import pytest
 from scipy import stats
 
 from sonoran.sampling import SamplingParams, Speculation, draft_sample, noise, rowops, verify
-from sonoran.sampling.distribution import adjust, cut_of
-from tests.sampling.batch_rules import STRIDE, Table, make_randomness, run_rounds
-from tests.sampling.naive import naive_distribution
+from sonoran.sampling.logits import adjust, cut_of
+from tests.oracles.distribution import naive_distribution
+from tests.oracles.verification import STRIDE, Table, make_randomness, run_rounds
 
 VOCAB = 6
 ROUNDS = 200_000

@@ -11,10 +11,10 @@ from sonoran.sampling import (
     SparseLaw,
     Speculation,
     UniformLaw,
-    distribution,
     token_logprob,
     verify,
 )
+from tests.sampling.sampled import distribution
 from tests.sampling.toy import EOS, Toy, decode, model_drafter, ngram_drafter, random_drafter
 
 VOCAB = 12

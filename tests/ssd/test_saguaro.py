@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sonoran.errors import ConfigError
-from sonoran.sampling.distribution import distribution
+from sonoran.sampling import rowops
+from sonoran.sampling.logits import cut_of
 from sonoran.sampling.params import SamplingParams
 from sonoran.sampling.verification import Speculation, verify
 from sonoran.ssd.saguaro import leading_order, rejection_hit_rate, saguaro_sample, saguaro_scores
@@ -126,8 +127,7 @@ def test_all_the_mass_in_the_set() -> None:
 def test_sampling_declares_the_law_it_used() -> None:
     logits = np.random.default_rng(1).normal(size=40).astype(np.float32) * 2
     params = SamplingParams(temperature=0.7)
-    base = distribution(logits, [0], 1, params)
-    expected = law(saguaro_scores(base.logprobs, 3, 0.25))
+    expected = law(saguaro_scores(rowops.select(logits, cut_of(params)).x, 3, 0.25))
     counts = np.zeros(40)
     for seed in range(4000):
         token, drawn = saguaro_sample(logits, [0], 1, params, seed, 1, 3, 0.25)

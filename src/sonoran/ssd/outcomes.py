@@ -10,8 +10,8 @@ import numpy as np
 
 from sonoran.errors import ConfigError
 from sonoran.sampling import noise
-from sonoran.sampling.distribution import TokenIds, adjust
 from sonoran.sampling.drafts import rank_candidates
+from sonoran.sampling.logits import TokenIds, adjust
 from sonoran.sampling.params import SamplingParams, VerificationRule
 from sonoran.ssd.statistics import OutcomeStatistics
 from sonoran.theory.distributions import Floats
@@ -166,22 +166,19 @@ def score_rows(
     ConfigError when sizes do not fit.
     """
     _check_sizes(len(logits), len(sent), len(ranked))
-    ids = [np.asarray([*sent[k : k + 1], *row], np.int64) for k, row in enumerate(ranked)]
     found: list[Floats] = []
-    for k, tokens in enumerate(ids):
+    for k, candidates in enumerate(ranked):
+        ids = np.array([*sent[k : k + 1], *candidates], np.int32)
         prefix, position = _prefix(prefix_ids, sent[:k], params), len(prefix_ids) + k
         row = adjust(logits[k], prefix, prompt_length, params, eos_ids, position)
-        found.append(row[tokens].astype(np.float64))
-    if not params.greedy:
-        sizes = [len(tokens) for tokens in ids]
-        scores = np.concatenate(found) / params.temperature
-        if rule == "coupled":
-            positions = np.repeat(len(prefix_ids) + np.arange(len(ids)), sizes)
-            scores = scores + noise.gumbel(seed, positions, np.concatenate(ids))
-        found = np.split(scores, np.cumsum(sizes)[:-1])
-    for k, values in enumerate(found):
+        scores = row[ids].astype(np.float64)
+        if not params.greedy:
+            scores /= params.temperature
+            if rule == "coupled":
+                scores += noise.gumbel(seed, position, ids)
         first = int(k < len(sent))
-        values[first:] = np.minimum.accumulate(values[first:])
+        scores[first:] = np.minimum.accumulate(scores[first:])
+        found.append(scores)
     return found
 
 

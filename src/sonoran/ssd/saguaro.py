@@ -21,9 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sonoran.errors import ConfigError
-from sonoran.sampling import portable, rowops
-from sonoran.sampling.distribution import TokenIds, adjust, cut_of
+from sonoran.sampling import rowops
 from sonoran.sampling.drafts import LAW_SIZE, sample_weights
+from sonoran.sampling.logits import TokenIds, adjust, cut_of
 from sonoran.sampling.params import SamplingParams
 from sonoran.sampling.proposals import SparseLaw
 from sonoran.types import FloatArray, IntArray
@@ -81,7 +81,7 @@ def saguaro_sample(
     kept = rowops.select(row, cut_of(params), LAW_SIZE)
     scores = saguaro_scores(kept.x, fan_out, c, kept.ids)
     # Rescaled to a largest score of 0, so that the integer weights keep their resolution when C is tiny.
-    return sample_weights(kept.ids, portable.weights(scores - scores.max()), seed, position)
+    return sample_weights(kept.ids, rowops.weights(scores - scores.max()), seed, position)
 
 
 def rejection_hit_rate(
