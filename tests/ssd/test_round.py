@@ -108,7 +108,7 @@ def test_rounds(rule: VerificationRule) -> None:
                  list(range(16, 32)), list(range(38, 43))),
     ]  # fmt: skip
     statistics, cache = OutcomeStatistics(), SpeculationCache()
-    policy = FanOutPolicy(statistics, "measured", budget=BUDGET, refresh=4)
+    policy = FanOutPolicy(statistics, "measured", BUDGET)
     for s in sequences:
         s.speculation = just_in_time(rule, s, [])
     hits, lengths = 0, set()

@@ -15,7 +15,7 @@ from sonoran.sampling import rowops
 from sonoran.sampling.logits import cut_of
 from sonoran.sampling.params import SamplingParams
 from sonoran.sampling.verification import Speculation, verify
-from sonoran.ssd.saguaro import leading_order, rejection_hit_rate, saguaro_sample, saguaro_scores
+from sonoran.ssd.saguaro import leading_order, saguaro_sample, saguaro_scores
 
 STEPS_OF_C = (1.0, 0.8, 0.6, 0.4, 0.2, 0.1, 0.05, 0.0)
 
@@ -27,6 +27,31 @@ def law(scores: np.ndarray) -> np.ndarray:
 
 def acceptance(target: np.ndarray, draft: np.ndarray) -> float:
     return float(np.minimum(target, draft).sum())
+
+
+def rejection_hit_rate(
+    target: np.ndarray,
+    draft: np.ndarray,
+    order: np.ndarray,
+    fan_out: int,
+    *,
+    exclude_sent: bool = True,
+) -> float:
+    """Return the probability that the bonus token after a rejection is among the guesses.
+
+    ``target`` and ``draft`` are distributions of the position, ``order`` the draft's tokens from the likeliest on
+    (before sigma). The guesses are the first ``fan_out``; with ``exclude_sent`` the rejected token is
+    skipped, which admits the next one. 1 when nothing is ever rejected, as in the proof of Theorem 15.
+    """
+    residual, rejected = np.maximum(target - draft, 0.0), np.maximum(draft - target, 0.0)
+    if not residual.sum() > 0.0 or not rejected.sum() > 0.0:
+        return 1.0
+    residual, rejected = residual / residual.sum(), rejected / rejected.sum()
+    leading = order[:fan_out]
+    hit = float(residual[leading].sum())
+    if exclude_sent and fan_out < len(order):
+        hit += float(rejected[leading].sum() * residual[order[fan_out]])
+    return hit
 
 
 def test_definition_14() -> None:

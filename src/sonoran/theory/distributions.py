@@ -9,9 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sonoran.errors import PlanError
-from sonoran.theory.speedup import (
-    lookahead,
-)
+from sonoran.theory.speedup import lookahead
 
 Floats = NDArray[np.float64]
 
@@ -23,12 +21,6 @@ def expected_hit_rate(
     return math.fsum(
         p * float(cdf[min(f, len(cdf) - 1)]) for f, p, cdf in zip(fan_out, lengths, cdfs, strict=True)
     )
-
-
-def geometric_lengths(num_speculative_tokens: int, acceptance: float) -> list[float]:
-    """Return the law of the accepted length under acceptance rate a: ``a^k (1-a)``, and ``a^K`` at K."""
-    a = acceptance
-    return [a**k * (1.0 - a) for k in range(num_speculative_tokens)] + [a**num_speculative_tokens]
 
 
 def power_law_cdf(exponent: float, size: int) -> Floats:
