@@ -15,7 +15,7 @@ class Distribution(NamedTuple):
     probabilities: np.ndarray
 
 
-def distribution(logits, prefix, prompt_length, params, eos_ids=()):
+def sampled_distribution(logits, prefix, prompt_length, params, eos_ids=()):
     """The distribution of the token after the prefix; a point mass at temperature 0."""
     row = adjust(logits, prefix, prompt_length, params, eos_ids)
     if params.greedy:

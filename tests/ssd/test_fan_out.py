@@ -55,10 +55,10 @@ def test_reference_vectors(
 ) -> None:
     assert geometric_shares(b, k, a, r) == pytest.approx(real, abs=6e-4)
     assert geometric(b, k, a, r) == rounded
-    lengths, law = length_distribution([a], k), lambda f: 1.0 - f**-r
-    assert sum(p * law(f) for p, f in zip(lengths, real, strict=True)) == pytest.approx(hit, abs=1e-4)
+    lengths, h = length_distribution([a], k), lambda f: 1.0 - f**-r
+    assert sum(p * h(f) for p, f in zip(lengths, real, strict=True)) == pytest.approx(hit, abs=1e-4)
     even = b / (k + 1)
-    assert sum(p * law(even) for p in lengths) == pytest.approx(hit_uniform, abs=1e-4)
+    assert sum(p * h(even) for p in lengths) == pytest.approx(hit_uniform, abs=1e-4)
 
 
 def test_limits_of_theorem_12() -> None:
@@ -73,9 +73,9 @@ def test_limits_of_theorem_12() -> None:
 def test_measured_histogram_of_a_published_run() -> None:
     fan_out = measured(24, HISTOGRAM, [concave_majorant(power_law_cdf(1.93, 24))] * 8)
     assert fan_out == [3, 3, 3, 3, 2, 2, 2, 6]
-    law = [power_law_cdf(1.93, 24)] * 8
-    assert expected_hit_rate(fan_out, HISTOGRAM, law) == pytest.approx(0.908, abs=1e-3)
-    assert expected_hit_rate(uniform(24, 7), HISTOGRAM, law) == pytest.approx(0.880, abs=1e-3)
+    cdfs = [power_law_cdf(1.93, 24)] * 8
+    assert expected_hit_rate(fan_out, HISTOGRAM, cdfs) == pytest.approx(0.908, abs=1e-3)
+    assert expected_hit_rate(uniform(24, 7), HISTOGRAM, cdfs) == pytest.approx(0.880, abs=1e-3)
 
 
 budgets = st.integers(0, 80)
