@@ -56,7 +56,7 @@ def draft_chance(
     """Return the chance that the draft gives its own ``token`` of being accepted; a guess, good for speed alone.
 
     Greedy and coupled: its share of the softmax over the leading scores, noise included. Rejection: the square root
-    of its probability, see ``drafting.confidence``. Penalties and bias are left out.
+    of its probability, see ``ssd.outcomes``. Penalties and bias are left out.
     """
     if isinstance(law, SparseLaw):
         return math.sqrt(law.probability(token))

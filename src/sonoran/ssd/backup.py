@@ -158,13 +158,13 @@ class BackupPolicy:
             batch_speedup(hit_rate, hit, self._tokens(origin), 1.0, latency, batch_size)
             for origin, latency in latencies
         ]
-        tokens_of_hit = max(0.0, hit - self._tokens(rival))
-        drafted = len(fast) * self._value("draft", tokens_of_hit)
-        kept = sum(self._value(origin, tokens_of_hit) for origin in fast)
+        gain_of_hit = max(0.0, hit - self._tokens(rival))
+        drafted = len(fast) * self._value("draft", gain_of_hit)
+        kept = sum(self._value(origin, gain_of_hit) for origin in fast)
         return drafted - kept - cost * batch_size * max(rates)
 
-    def _value(self, origin: Origin, tokens_of_hit: float) -> float:
-        return self._tokens(origin) + self.statistics.hit_rate_after(origin) * tokens_of_hit
+    def _value(self, origin: Origin, gain_of_hit: float) -> float:
+        return self._tokens(origin) + self.statistics.hit_rate_after(origin) * gain_of_hit
 
     def _tokens(self, origin: Origin) -> float:
         return self.statistics.mean_tokens(origin, self.num_speculative_tokens)
