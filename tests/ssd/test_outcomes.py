@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from sonoran.errors import ConfigError
 from sonoran.sampling import noise
+from sonoran.sampling.drafts import draft_sample
 from sonoran.sampling.params import SamplingParams
-from sonoran.sampling.verification import Speculation, draft_sample, verify
+from sonoran.sampling.proposals import Speculation
+from sonoran.sampling.verification import verify
 from sonoran.ssd.fan_out import likeliest
 from sonoran.ssd.outcomes import (
     AverageOutcomes,

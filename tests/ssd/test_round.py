@@ -9,8 +9,10 @@ import pytest
 
 from sonoran.backends.base import Rows
 from sonoran.backends.rows import TrunkPart, trunk_rows
+from sonoran.sampling.drafts import draft_sample
 from sonoran.sampling.params import SamplingParams, VerificationRule
-from sonoran.sampling.verification import Speculation, draft_sample, verify
+from sonoran.sampling.proposals import Speculation
+from sonoran.sampling.verification import verify
 from sonoran.ssd.cache import SpeculationCache
 from sonoran.ssd.fan_out import FanOutPolicy
 from sonoran.ssd.outcomes import bonus_rank, predict_outcomes, rank_rows

@@ -14,7 +14,8 @@ from sonoran.errors import ConfigError
 from sonoran.sampling import rowops
 from sonoran.sampling.logits import cut_of
 from sonoran.sampling.params import SamplingParams
-from sonoran.sampling.verification import Speculation, verify
+from sonoran.sampling.proposals import Speculation
+from sonoran.sampling.verification import verify
 from sonoran.ssd.saguaro import leading_order, saguaro_sample, saguaro_scores
 
 STEPS_OF_C = (1.0, 0.8, 0.6, 0.4, 0.2, 0.1, 0.05, 0.0)
