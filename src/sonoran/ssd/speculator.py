@@ -107,7 +107,7 @@ class Speculator:
             "outcomes": context.statistics.summary(k),
             "budget": budget,
             "guesses_per_sequence": context.guesses,
-            "trust_in_confidence": context.trust.weight,
+            "trust_in_confidence": context.confidence.weight,
             "fan_out": {origin: context.fan_out.list_for(origin, k, budget) for origin in _SHOWN},
             "verification_ms": context.backup.verification_ms,
             "draft_ms": context.backup.draft_ms,
@@ -149,7 +149,7 @@ class Speculator:
         if s is None:
             return None
         context = self._context
-        sent, origin, ranked, beliefs = s.sent, s.origin, s.ranked, s.beliefs
+        sent, origin, ranked, prediction = s.sent, s.origin, s.ranked, s.prediction
         context.release_scratch(s)
         try:
             outcome = s.commit(item)
@@ -166,8 +166,8 @@ class Speculator:
         if ranked is not None:
             rank = bonus_rank(ranked, sent.tokens, outcome)
             context.statistics.observe(origin, len(sent), outcome, rank, hit=cached is not None)
-            if beliefs is not None:
-                context.trust.observe(beliefs, outcome, rank)
+            if prediction is not None:
+                context.confidence.observe(prediction, outcome, rank)
         if cached is None:
             context.counters.misses += 1
             return s
