@@ -16,11 +16,12 @@ BUILD_TOOLS := "scikit-build-core>=0.10" "nanobind>=2.4" "cmake>=3.18" ninja
 
 # The installing targets share one environment.
 .NOTPARALLEL:
-.PHONY: help demo install models test lint format stub bench wheel clean
+.PHONY: help demo install models test test-slow lint format stub bench wheel clean
 
 help:
 	@echo "make demo     environment, build, models, then AR, SD and SSD race on one prompt (PROMPT=...)"
 	@echo "make test     everything that tests need, then the tests (PYTEST_ARGS=...)"
+	@echo "make test-slow  minutes of faults of a draft worker, and of requests, with tiny models"
 	@echo "make lint     ruff, mypy and clang-format; make format rewrites what they can"
 	@echo "make stub     write src/sonoran/_native.pyi again after a change of the bindings"
 	@echo "make bench    milliseconds per pass of the default target (BENCH_ARGS=...)"
@@ -39,6 +40,9 @@ models: $(VENV)/.installed
 test: $(VENV)/.test models
 	$(SONORAN) models pull smollm2-135m-instruct
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-slow: $(VENV)/.test
+	$(BIN)/python -m pytest -m slow -s $(PYTEST_ARGS)
 
 lint: $(VENV)/.lint
 	$(BIN)/ruff check .

@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any, get_args
 
 import msgspec
+import numpy as np
 import pytest
 
 from sonoran.config import (
@@ -58,7 +59,10 @@ def test_draft_cores_are_cores_of_the_draft() -> None:
         ({"model": "x", "num_speculative_tokens": True}, "got True"),
         ({"model": "x", "verification": "coupling"}, "did you mean 'coupled'"),
         ({"model": "x", "quantize": "int5"}, "quantize 'int5' is unknown"),
-        ({"model": "x", "draft_vocab": -1}, "draft_vocab must be a whole number at least 0"),
+        (
+            {"model": "x", "draft_vocab": -1},
+            "draft_vocab must be a whole number from 0 to 2147483647, got -1",
+        ),
         ({"method": "auto"}, "method 'auto' needs a model"),
         ({"method": "ssd", "model": "x", "cores": "0", "draft_cores": "1"}, "they are the same"),
         ({"method": "auto", "model": "x", "cores": "0"}, "'cores' belongs to method"),
@@ -83,12 +87,24 @@ def test_speculation_that_makes_no_sense_is_refused(given: dict[str, Any], text:
     [
         ({"max_model_length": 1}, "unknown engine key 'max_model_length'; did you mean 'max_model_len'"),
         ({"max_model_len": 1}, "at least 2"),
-        ({"max_num_seqs": 0}, "max_num_seqs must be a whole number at least 1, got 0"),
+        ({"max_num_seqs": 0}, "max_num_seqs must be a whole number from 1 to 1024, got 0"),
         ({"max_num_seqs": 8, "max_num_batched_tokens": 8}, "must exceed max_num_seqs"),
         ({"kv_cache_bytes": 1 << 20, "num_kv_blocks": 9}, "not both"),
         ({"block_size": 1.5}, "got 1.5"),
         ({"seed": -1}, "seed must be"),
         ({"quantize": "int44"}, "did you mean 'int4'"),
+        ({"max_model_len": 999999999999}, "max_model_len must be a whole number from 1 to 16777216, got 9"),
+        ({"max_model_len": 10**5000}, "got a number of thousands of digits"),
+        ({"kv_cache_bytes": 2**60}, "kv_cache_bytes must be .* to 70368744177664, got 1152921504606846976"),
+        ({"num_kv_blocks": 2**31}, "num_kv_blocks must be .* to 16777216, got 2147483648"),
+        ({"block_size": 2**31}, "block_size must be .* to 4096"),
+        ({"threads": 2**31}, "threads must be .* to 1024"),
+        ({"max_num_seqs": 2**31}, "max_num_seqs must be .* to 1024"),
+        ({"max_num_batched_tokens": 2**31}, "max_num_batched_tokens must be .* to 65536"),
+        ({"cores": "0-99999999999"}, "numbers from 0 to 8191, got '0-99999999999'"),
+        ({"cores": "99999999999"}, "numbers from 0 to 8191"),
+        ({"cores": [0.5]}, "cores must look like"),
+        ({"seed": 2**70}, "seed must be"),
     ],
 )
 def test_engines_that_make_no_sense_are_refused(given: dict[str, Any], text: str) -> None:
@@ -162,6 +178,27 @@ def test_a_worker_configuration_survives_json() -> None:
 def test_workers_that_make_no_sense_are_refused(given: dict[str, Any], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         WorkerConfig(**given)
+
+
+def test_whole_numbers_may_be_numpys() -> None:
+    config = EngineConfig(max_model_len=np.int64(64), cores=np.array([1, 0]), seed=np.uint32(3))  # type: ignore[arg-type]
+    assert (config.max_model_len, config.cores, config.seed) == (64, (1, 0), 3)
+    assert type(config.max_model_len) is int
+    explicit = SpeculationSettings(fan_out="explicit", fan_out_primary=np.array([2, 1]))  # type: ignore[arg-type]
+    assert explicit.fan_out_primary == (2, 1)
+    assert msgspec.json.encode(explicit)
+
+
+@pytest.mark.parametrize("given", ["ssd", 5, ["ssd"], {"method": ["ssd"]}, {"method": "ssd", "model": 5}])
+def test_speculation_of_the_wrong_type_is_refused(given: Any) -> None:
+    with pytest.raises(ConfigError, match=r"speculative_config must be|method .* is unknown|model must be"):
+        SpeculativeConfig.from_mapping(given)
+
+
+@pytest.mark.parametrize("given", [{"saguaro_c": "x"}, {"fan_out": "explicit", "fan_out_primary": ["x"]}])
+def test_numbers_that_are_none_are_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="got 'x'"):
+        SpeculativeConfig.from_mapping({"method": "ssd", "model": "m", **given})
 
 
 def test_cores_are_numbers_and_spans() -> None:

@@ -11,8 +11,10 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from sonoran.errors import CapacityError, ConfigError, NumericsError, SonoranError
@@ -20,6 +22,7 @@ from sonoran.llm import LLM
 from sonoran.sampling.params import SamplingParams
 from sonoran.types import RequestOutput
 from tests.engine.helpers import alone, engine, greedy, model_drafter
+from tests.tiny_models import make_gguf
 from tests.toy_backend import ToyBackend
 from tests.toy_tokenizer import ToyTokenizer
 
@@ -62,6 +65,55 @@ def test_parameters_for_all_or_for_each(llm: LLM) -> None:
 def test_other_shapes_are_refused(llm: LLM, prompts: Any) -> None:
     with pytest.raises(ConfigError, match="a prompt must be"):
         llm.generate(prompts, greedy())
+
+
+@pytest.mark.parametrize(
+    "prompts", [[["a"]], [[1.5]], [1.5], [True], b"abc", [b"abc"], [[1, None]], np.array([1.5])]
+)
+def test_token_ids_are_whole_numbers(llm: LLM, prompts: Any) -> None:
+    with pytest.raises(ConfigError, match="a prompt must be a text or a list of token ids"):
+        llm.generate(prompts, greedy())
+
+
+def test_token_ids_may_be_numpys(llm: LLM) -> None:
+    expected = alone([0, 1, 2], greedy())[0][0]
+    row = np.arange(3)
+    for prompts in (row, [row], np.array([row, row]), list(row), [list(row)], [row, "abc"], (0, 1, 2)):
+        outputs = llm.generate(prompts, greedy())  # type: ignore[arg-type]
+        assert [ids(output) for output in outputs] == [expected] * len(outputs)
+    assert ids(list(llm.stream(row, greedy()))[-1]) == expected  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("params", [{"max_tokens": 2}, [{"max_tokens": 2}], "greedy", 5, [None, 5]])
+def test_sampling_parameters_of_the_wrong_type_are_named(llm: LLM, params: Any) -> None:
+    with pytest.raises(ConfigError, match=r"sampling_params must be SamplingParams|need as many"):
+        llm.generate("abc", params)
+    with pytest.raises(ConfigError, match="sampling_params must be SamplingParams"):
+        list(llm.stream("abc", params))
+
+
+@pytest.mark.parametrize("model", [None, 5, "", b"x", ["a"]])
+def test_a_model_of_the_wrong_type_is_named(model: Any) -> None:
+    with pytest.raises(ConfigError, match="model must be a name, a file or a folder"):
+        LLM(model)
+
+
+def test_speculation_of_the_wrong_type_is_named() -> None:
+    with pytest.raises(ConfigError, match="speculative_config must be a dictionary"):
+        LLM("model", speculative_config="ssd")  # type: ignore[arg-type]
+
+
+def test_more_kv_memory_than_there_is_memory_is_refused_before_it_is_allocated(tmp_path: Path) -> None:
+    make_gguf(tmp_path / "t.gguf")
+    for options in (
+        {"num_kv_blocks": 2**24},
+        {"kv_cache_bytes": 2**45},
+        {"block_size": 4096, "num_kv_blocks": 2**20},
+    ):
+        with pytest.raises(
+            ConfigError, match=r"KV memory of .* blocks .* this machine has \d+; at most \d+ blocks"
+        ):
+            LLM(tmp_path / "t.gguf", **options)
 
 
 def test_nothing_starts_unless_all_requests_are_valid(llm: LLM) -> None:
@@ -193,6 +245,65 @@ def test_a_cancelled_task_cancels_its_request() -> None:
         asyncio.run(cancelled())
         assert llm.statistics()["num_cancelled"] == 1
         llm.check_invariants()
+
+
+def test_an_event_loop_that_is_closed_is_a_cancelled_request(caplog: pytest.LogCaptureFixture) -> None:
+    llm, _ = slow()
+    streams = []
+
+    async def abandon() -> None:
+        for _ in range(3):
+            stream = llm.generate_async("abc", greedy(500, ignore_eos=True))
+            streams.append(stream)
+            await anext(stream)  # type: ignore[arg-type]
+
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(abandon())
+    loop.close()  # without asyncio.run, nobody ends the streams
+    with llm:
+        end = time.monotonic() + 30
+        while llm.statistics()["num_cancelled"] < 3:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        llm.check_invariants()
+    assert "listener" not in caplog.text
+
+
+def test_after_asyncio_run_nothing_is_said_about_cancelled_tasks(caplog: pytest.LogCaptureFixture) -> None:
+    llm, _ = slow(0.001)
+
+    async def read() -> None:
+        async for _ in llm.generate_async("abc", greedy(500, ignore_eos=True)):
+            pass
+
+    async def main() -> None:
+        tasks = [asyncio.create_task(read()) for _ in range(30)]
+        await asyncio.sleep(0.05)
+        for task in tasks:
+            task.cancel()
+
+    with llm:
+        for _ in range(5):
+            asyncio.run(main())
+        llm.check_invariants()
+    assert "listener" not in caplog.text
+
+
+def test_a_listener_that_fails_at_once_does_not_end_the_engine(caplog: pytest.LogCaptureFixture) -> None:
+    with LLM.from_core(engine(), ToyTokenizer()) as llm:
+        llm._runner.core.add = fails  # type: ignore[method-assign,assignment]
+
+        def listen(news: Any) -> None:
+            raise ValueError("oh")
+
+        llm._runner.submit(llm._prepare("abc", greedy()), listen, streaming=False)
+        del llm._runner.core.add
+        assert llm.generate("abc", greedy())
+    assert "the listener of request request-0 failed: oh" in caplog.text
+
+
+def fails(*_: Any) -> None:
+    raise ConfigError("no")
 
 
 def test_a_request_can_be_cancelled_by_name() -> None:

@@ -6,11 +6,13 @@ sent them as they are.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
+from numbers import Integral
 from typing import Any, Literal, TypeVar, get_args
 
-from sonoran.errors import ConfigError, nearest
+from sonoran.errors import ConfigError, nearest, shown
 
 Method = Literal["sd", "ngram", "ssd", "auto"]
 Mode = Literal["auto", "ar", "sd", "ssd", "ngram"]
@@ -37,6 +39,16 @@ AUTO_SPECULATIVE_TOKENS = 8
 MAX_BUDGET = 256
 DEFAULT_DRAFT_VOCAB = 32768
 """Ids below which the draft proposes anything; 0 stands for the whole vocabulary."""
+
+MAX_MODEL_LEN = 2**24
+MAX_NUM_SEQS = 1024
+MAX_BATCHED_TOKENS = 2**16
+MAX_KV_BYTES = 2**46
+MAX_KV_BLOCKS = 2**24
+MAX_BLOCK_SIZE = 4096
+MAX_THREADS = 1024
+MAX_CORE = 8191
+"""Largest values of options: beyond what a machine has, and small enough to calculate with."""
 
 Panel = Literal["Sampling", "Draft", "SSD", "Machine"]
 C = TypeVar("C")
@@ -85,11 +97,17 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "cores", parse_cores(self.cores))
-        for name in ("max_model_len", "kv_cache_bytes", "num_kv_blocks", "threads"):
+        for name, limit in (
+            ("max_model_len", MAX_MODEL_LEN),
+            ("kv_cache_bytes", MAX_KV_BYTES),
+            ("num_kv_blocks", MAX_KV_BLOCKS),
+            ("threads", MAX_THREADS),
+        ):
             if getattr(self, name) is not None:
-                _whole(name, getattr(self, name), 1)
-        for name in ("max_num_seqs", "max_num_batched_tokens", "block_size"):
-            _whole(name, getattr(self, name), 1)
+                _whole(self, name, 1, limit)
+        _whole(self, "max_num_seqs", 1, MAX_NUM_SEQS)
+        _whole(self, "max_num_batched_tokens", 1, MAX_BATCHED_TOKENS)
+        _whole(self, "block_size", 1, MAX_BLOCK_SIZE)
         if self.max_model_len == 1:
             raise ConfigError("max_model_len must be at least 2 (one prompt token and one new token), got 1")
         if self.kv_cache_bytes is not None and self.num_kv_blocks is not None:
@@ -100,7 +118,7 @@ class EngineConfig:
                 f"({self.max_num_seqs}): each sequence needs a row, and a prompt at least one more"
             )
         if self.seed is not None:
-            _whole("seed", self.seed, 0)
+            _whole(self, "seed", 0, 2**64 - 1)
         _choice("quantize", self.quantize, (*get_args(Quantize), None))
 
 
@@ -143,9 +161,9 @@ class DraftModelConfig:
         object.__setattr__(self, "cores", parse_cores(self.cores))
         if self.model is not None and (not isinstance(self.model, str) or not self.model):
             raise ConfigError(f"model must be a path or a name, got {self.model!r}")
-        for name, least in (("draft_vocab", 0), ("threads", 1)):
+        for name, least, limit in (("draft_vocab", 0, 2**31 - 1), ("threads", 1, MAX_THREADS)):
             if getattr(self, name) is not None:
-                _whole(name, getattr(self, name), least)
+                _whole(self, name, least, limit)
         _choice("quantize", self.quantize, (*get_args(DraftQuantize), None))
 
 
@@ -191,14 +209,14 @@ class SpeculationSettings:
     )
 
     def __post_init__(self) -> None:
-        _whole("num_speculative_tokens", self.num_speculative_tokens, 0, MAX_SPECULATIVE_TOKENS)
+        _whole(self, "num_speculative_tokens", 0, MAX_SPECULATIVE_TOKENS)
         for name in ("saguaro_c", "least_chance"):
             _share(name, getattr(self, name))
         _choice("fan_out", self.fan_out, get_args(FanOutRule))
         _choice("backup", self.backup, get_args(Backup))
         _choice("top_up", self.top_up, (True, False))
         if self.budget != AUTO:
-            _whole("budget", self.budget, 1, MAX_BUDGET, " or 'auto'")
+            _whole(self, "budget", 1, MAX_BUDGET, " or 'auto'")
         for name in ("fan_out_primary", "fan_out_backup"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, _fan_out_list(name, getattr(self, name)))
@@ -239,13 +257,13 @@ class SpeculativeConfig(SpeculationSettings, DraftModelConfig):
     )
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "method", ALIASES.get(self.method, self.method))
+        object.__setattr__(self, "method", ALIASES.get(str(self.method), self.method))
         _choice("method", self.method, get_args(Method))
         DraftModelConfig.__post_init__(self)
         SpeculationSettings.__post_init__(self)
         _choice("verification", self.verification, get_args(Verification))
-        _whole("prompt_lookup_min", self.prompt_lookup_min, 1)
-        _whole("prompt_lookup_max", self.prompt_lookup_max, 1)
+        _whole(self, "prompt_lookup_min", 1, MAX_MODEL_LEN)
+        _whole(self, "prompt_lookup_max", 1, MAX_MODEL_LEN)
         if self.prompt_lookup_min > self.prompt_lookup_max:
             raise ConfigError(
                 f"prompt_lookup_min ({self.prompt_lookup_min}) exceeds prompt_lookup_max "
@@ -276,6 +294,10 @@ class SpeculativeConfig(SpeculationSettings, DraftModelConfig):
         """
         if isinstance(given, SpeculativeConfig):
             return given
+        if not isinstance(given, Mapping):
+            raise ConfigError(
+                f"speculative_config must be a dictionary such as {{'method': 'ssd', 'model': ...}}, got {shown(given)}"
+            )
         values = dict(given)
         if "draft_cores" in values:
             if "cores" in values:
@@ -310,8 +332,15 @@ class WorkerConfig(DraftModelConfig):
         super().__post_init__()
         if self.model is None:
             raise ConfigError("a draft worker needs a model: a path or a known name")
-        for name in ("block_size", "num_kv_blocks", "max_rows"):
-            _whole(name, getattr(self, name), 1)
+        _whole(self, "block_size", 1, MAX_BLOCK_SIZE)
+        _whole(self, "num_kv_blocks", 1, MAX_KV_BLOCKS)
+        _whole(self, "max_rows", 1, MAX_BATCHED_TOKENS)
+
+
+def check_length(num_tokens: int) -> None:
+    """Raise ConfigError for a speculation that is longer than any may be."""
+    if num_tokens > MAX_SPECULATIVE_TOKENS:
+        raise ConfigError(f"a speculation has at most {MAX_SPECULATIVE_TOKENS} tokens, not {num_tokens}")
 
 
 def method_named(name: object) -> Method:
@@ -345,18 +374,20 @@ def parse_cores(value: str | Iterable[int] | None) -> tuple[int, ...] | None:
     if value is None:
         return None
     try:
-        cores = tuple(_spans(value)) if isinstance(value, str) else tuple(int(core) for core in value)
+        cores = tuple(_spans(value)) if isinstance(value, str) else tuple(map(operator.index, value))
     except (TypeError, ValueError):
-        raise ConfigError(f"cores must look like '0,2-5', got {value!r}") from None
-    if not cores or min(cores) < 0 or len(set(cores)) != len(cores):
-        raise ConfigError(f"cores must be different numbers from 0 on, got {value!r}")
+        raise ConfigError(f"cores must look like '0,2-5', got {shown(value)}") from None
+    if not cores or min(cores) < 0 or max(cores) > MAX_CORE or len(set(cores)) != len(cores):
+        raise ConfigError(f"cores must be different numbers from 0 to {MAX_CORE}, got {shown(value)}")
     return cores
 
 
 def _spans(text: str) -> Iterable[int]:
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
-        yield from range(int(first), int(last) + 1) if dash else (int(first),)
+        # One beyond the limit is enough to be refused for.
+        end = min(int(last), MAX_CORE + 1) if dash else int(first)
+        yield from range(int(first), end + 1)
 
 
 def _infer_method(model: object) -> str:
@@ -369,29 +400,32 @@ def _infer_method(model: object) -> str:
 
 def _fan_out_list(name: str, value: object) -> tuple[int, ...]:
     if isinstance(value, str) or not isinstance(value, Iterable):
-        raise ConfigError(f"{name} must be a list F_0..F_K of whole numbers, got {value!r}")
+        raise ConfigError(f"{name} must be a list F_0..F_K of whole numbers, got {shown(value)}")
     numbers = tuple(value)
     if not numbers:
         raise ConfigError(f"{name} must be a list F_0..F_K of whole numbers, got an empty one")
-    for number in numbers:
-        _whole(name, number, 0, MAX_BUDGET)
-    return numbers
+    return tuple(_as_whole(name, number, 0, MAX_BUDGET) for number in numbers)
 
 
 def _share(name: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value <= 1.0:
-        raise ConfigError(f"{name} must lie in [0, 1], got {value!r}")
+        raise ConfigError(f"{name} must lie in [0, 1], got {shown(value)}")
 
 
-def _whole(name: str, value: object, low: int, high: int | None = None, otherwise: str = "") -> None:
-    if (
-        not isinstance(value, int)
-        or isinstance(value, bool)
-        or value < low
-        or (high is not None and value > high)
-    ):
-        span = f"at least {low}" if high is None else f"from {low} to {high}"
-        raise ConfigError(f"{name} must be a whole number {span}{otherwise}, got {value!r}")
+def _whole(config: object, name: str, low: int, high: int, otherwise: str = "") -> None:
+    """Check a field of a configuration; a whole number of NumPy becomes one of Python."""
+    value = getattr(config, name)
+    whole = _as_whole(name, value, low, high, otherwise)
+    if whole is not value:
+        object.__setattr__(config, name, whole)
+
+
+def _as_whole(name: str, value: object, low: int, high: int, otherwise: str = "") -> int:
+    if not isinstance(value, Integral) or isinstance(value, bool) or not low <= int(value) <= high:
+        raise ConfigError(
+            f"{name} must be a whole number from {low} to {high}{otherwise}, got {shown(value)}"
+        )
+    return int(value)
 
 
 def _choice(name: str, value: object, valid: Iterable[object]) -> None:

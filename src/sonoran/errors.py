@@ -52,3 +52,12 @@ def nearest(value: str, valid: Iterable[str]) -> str:
     if match:
         return f"; did you mean {match[0]!r}?"
     return f"; valid: {', '.join(sorted(choices))}"
+
+
+def shown(value: object) -> str:
+    """Return a value as an error shows it: short, whatever it is."""
+    try:
+        text = repr(value)
+    except ValueError:  # more digits than Python converts
+        return "a number of thousands of digits"
+    return text if len(text) <= 80 else f"{text[:40]}... ({len(text)} characters)"

@@ -10,18 +10,21 @@ import queue
 import time
 import weakref
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from numbers import Integral
 from pathlib import Path
 from typing import Any, cast
+
+import numpy as np
 
 from sonoran.assemble import build_engine
 from sonoran.auto import build_auto
 from sonoran.config import EngineConfig, SpeculativeConfig, from_keywords
 from sonoran.drafting.ssd import SsdDrafter
 from sonoran.engine.core import EngineCore
-from sonoran.engine.runner import EngineClosedError, EngineThread
+from sonoran.engine.runner import EngineClosedError, EngineThread, ReaderGoneError
 from sonoran.engine.sequence import Request
 from sonoran.engine.trace import MAX_SPANS, Span, SpanLog, from_plain
-from sonoran.errors import ConfigError, SonoranError
+from sonoran.errors import ConfigError, SonoranError, shown
 from sonoran.models.opening import Reporting
 from sonoran.models.registry import DEFAULT_TARGET
 from sonoran.sampling.params import SamplingParams
@@ -36,17 +39,31 @@ Params = SamplingParams | Sequence[SamplingParams] | None
 
 
 def as_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    """Return a list of prompts from one text, one list of token ids, or a list of either."""
-    if isinstance(prompts, str):
-        return [prompts]
-    if not isinstance(prompts, Sequence):
-        raise ConfigError(f"a prompt must be a text or a list of token ids, got {type(prompts).__name__}")
-    if prompts and all(isinstance(item, int) for item in prompts):
-        return [cast("Sequence[int]", prompts)]
-    for item in prompts:
-        if not isinstance(item, (str, Sequence)):
-            raise ConfigError(f"a prompt must be a text or a list of token ids, got {item!r:.80}")
-    return list(cast("Sequence[Prompt]", prompts))
+    """Return a list of prompts from one text, one list of token ids, or a list of either.
+
+    Token ids may be NumPy's, and lists of them arrays. Raises ConfigError for anything else.
+    """
+    given: object = prompts.tolist() if isinstance(prompts, np.ndarray) else prompts
+    if isinstance(given, str):
+        return [given]
+    if isinstance(given, bytes) or not isinstance(given, Sequence):
+        raise ConfigError(f"a prompt must be a text or a list of token ids, got {shown(prompts)}")
+    if given and not any(isinstance(item, str | Sequence | np.ndarray) for item in given):
+        return [_token_ids(given)]
+    return [item if isinstance(item, str) else _token_ids(item) for item in given]
+
+
+def _token_ids(prompt: object) -> list[int]:
+    if isinstance(prompt, np.ndarray):
+        prompt = prompt.tolist()
+    if isinstance(prompt, bytes) or not isinstance(prompt, Sequence):
+        raise ConfigError(f"a prompt must be a text or a list of token ids, got {shown(prompt)}")
+    for token in prompt:
+        if isinstance(token, bool) or not isinstance(token, Integral):
+            raise ConfigError(
+                f"a prompt must be a text or a list of token ids; {shown(token)} is no token id"
+            )
+    return [int(token) for token in prompt]
 
 
 def as_conversations(messages: Sequence[Message] | Sequence[Sequence[Message]]) -> list[Sequence[Message]]:
@@ -60,11 +77,22 @@ def pair(prompts: Sequence[Prompt], params: Params) -> list[tuple[Prompt, Sampli
     """Return each prompt with its parameters: the same for all, or one each."""
     if params is None or isinstance(params, SamplingParams):
         return [(prompt, params or SamplingParams()) for prompt in prompts]
+    if isinstance(params, str) or not isinstance(params, Sequence):
+        check_params(params)
+    for one in params:
+        check_params(one)
     if len(params) != len(prompts):
         raise ConfigError(
             f"{len(prompts)} prompts need as many sampling parameters (or one), got {len(params)}"
         )
     return list(zip(prompts, params, strict=True))
+
+
+def check_params(params: object) -> None:
+    """Raise ConfigError for sampling parameters that are none."""
+    if params is not None and not isinstance(params, SamplingParams):
+        hint = "; make them with SamplingParams.from_mapping" if isinstance(params, Mapping) else ""
+        raise ConfigError(f"sampling_params must be SamplingParams, got {shown(params)}{hint}")
 
 
 log = logging.getLogger(__name__)
@@ -137,6 +165,8 @@ class LLM:
         reporting: Reporting | None = None,
         **options: Any,
     ) -> None:
+        if not isinstance(model, str | Path) or not str(model):
+            raise ConfigError(f"model must be a name, a file or a folder, got {shown(model)}")
         config = from_keywords(EngineConfig, "engine", options)
         speculative = (
             SpeculativeConfig.from_mapping(speculative_config) if speculative_config is not None else None
@@ -231,7 +261,12 @@ class LLM:
         loop = asyncio.get_running_loop()
 
         def listen(item: News) -> None:
-            loop.call_soon_threadsafe(news.put_nowait, item)
+            try:
+                loop.call_soon_threadsafe(news.put_nowait, item)
+            except RuntimeError:
+                if loop.is_closed():
+                    raise ReaderGoneError from None
+                raise
 
         ended = False
         try:
@@ -304,9 +339,10 @@ class LLM:
     def _prepare(
         self, prompt: Prompt, params: SamplingParams | None, request_id: str | None = None
     ) -> Request:
+        check_params(params)
         name = f"request-{next(self._names)}" if request_id is None else request_id
         text = prompt if isinstance(prompt, str) else None
-        ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+        ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else _token_ids(prompt)
         return self._runner.core.prepare(name, ids, params or SamplingParams(), text)
 
 

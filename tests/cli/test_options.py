@@ -188,7 +188,7 @@ def test_the_reference_is_what_the_classes_say() -> None:
 def test_errors_of_values_are_those_of_the_classes_under_the_names_of_flags() -> None:
     with pytest.raises(ConfigError, match=r"^--backup 'drft' is unknown; did you mean 'draft'"):
         speculation("ssd", {"backup": "drft"})
-    with pytest.raises(ConfigError, match=r"^--draft-threads must be a whole number at least 1, got 0"):
+    with pytest.raises(ConfigError, match=r"^--draft-threads must be a whole number from 1 to 1024, got 0"):
         speculation("sd", {"threads": 0})
     with pytest.raises(ConfigError, match=r"^--top-p is "):
         decoding("ar", {SamplingParams: {"top_p": 2.0}, SpeculativeConfig: {}})

@@ -295,7 +295,7 @@ def test_the_engine_hears_where_every_speculation_came_from() -> None:
 
 
 def test_waiting_is_timed_whether_there_is_a_reply_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter([0.0, 0.0005, 0.1, 0.12])
+    clock = iter([0.0, 0.0, 0.0005, 0.1, 0.1, 0.12])
     monkeypatch.setattr("sonoran.drafting.ssd.time.perf_counter", lambda: next(clock))
     client = Client()
     d = drafter(client)
@@ -317,6 +317,7 @@ def test_statistics_are_faults_the_connection_and_the_worker() -> None:
         "rounds": 1,
         "rounds_without_worker": 0,
         "rounds_without_reply": 0,
+        "given_up": 0,
         "prefills": 1,
         "unknown_sequences": 0,
         "garbage_answers": 0,

@@ -1,7 +1,11 @@
 """Sampling parameters: validation, normalisation, and errors that name the nearest valid value."""
 
+import copy
 import dataclasses
+import pickle
 
+import msgspec
+import numpy as np
 import pytest
 
 from sonoran.errors import ConfigError
@@ -13,7 +17,16 @@ from sonoran.sampling import SamplingParams
     [
         ({"temperature": -0.1}, "nearest is 0"),
         ({"temperature": float("nan")}, "must be a number"),
-        ({"temperature": 1e-6}, "at least 0.0001"),
+        ({"temperature": 2e-5}, "at least 0.0001"),
+        ({"temperature": 10**400}, "nearest is 10000"),
+        ({"temperature": "1"}, "must be a number"),
+        ({"logit_bias": {1: 10**400}}, "nearest is 100"),
+        ({"logit_bias": {"9" * 6000: 1}}, "a key of logit_bias"),
+        ({"max_tokens": 10**5000}, "a number of thousands of digits"),
+        ({"top_k": 2**40}, "nearest is 2147483647"),
+        ({"n": 20_000_000}, "n is 20000000; it must be from 1 to 1024; the nearest is 1024"),
+        ({"max_token": 5}, "unknown sampling parameter 'max_token'; did you mean 'max_tokens'?"),
+        ({"skip_special_tokens": False}, "unknown sampling parameter 'skip_special_tokens'"),
         ({"temperature": True}, "must be a number"),
         ({"top_p": 0.0}, "top_p is 0"),
         ({"top_p": 1.2}, "nearest is 1"),
@@ -79,3 +92,37 @@ def test_token_ids_are_checked_against_the_vocabulary():
     SamplingParams(stop_token_ids=[9], logit_bias={9: 1}).check_vocabulary(10)
     with pytest.raises(ConfigError, match="logit_bias names token 10; the largest token id is 9"):
         SamplingParams(logit_bias={10: 1}).check_vocabulary(10)
+
+
+def test_sampling_parameters_have_names():
+    with pytest.raises(ConfigError, match=r"have names, such as temperature=0\.8; got 0\.5"):
+        SamplingParams(0.5)
+
+
+def test_almost_no_temperature_is_greedy_and_seed_minus_one_is_none():
+    assert SamplingParams(temperature=1e-6).temperature == 0.0
+    assert SamplingParams(temperature=1e-6).greedy
+    assert SamplingParams(seed=-1).seed is None
+    assert SamplingParams(seed=-2).seed == -2
+
+
+def test_numbers_of_numpy_become_those_of_python():
+    params = SamplingParams(
+        temperature=np.float32(0.5),
+        max_tokens=np.int64(3),
+        top_k=np.int32(4),
+        seed=np.uint64(2**63),
+        stop_token_ids=np.array([1, 2]),
+        logit_bias={np.int64(3): np.float32(1.5)},
+    )
+    assert params == SamplingParams(
+        temperature=0.5, max_tokens=3, top_k=4, seed=2**63, stop_token_ids=(1, 2), logit_bias={3: 1.5}
+    )
+    for value in (params.temperature, params.max_tokens, params.top_k, params.seed, *params.stop_token_ids):
+        assert type(value) in (int, float)
+    assert msgspec.json.decode(msgspec.json.encode(params), type=SamplingParams) == params
+
+
+def test_values_survive_copies():
+    params = SamplingParams(temperature=0.5, seed=7, stop="x")
+    assert copy.copy(params) == copy.deepcopy(params) == pickle.loads(pickle.dumps(params)) == params

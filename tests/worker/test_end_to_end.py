@@ -23,7 +23,7 @@ from sonoran.worker.client import WorkerClient
 from sonoran.worker.connection import Remote
 from sonoran.worker.process import Local
 from sonoran.worker.session import Service, draft_service
-from tests.engine.helpers import VOCAB, alone, engine, greedy, run, texts
+from tests.engine.helpers import PATIENT, VOCAB, alone, engine, greedy, run, texts
 from tests.toy_backend import ToyBackend
 from tests.toy_tokenizer import ToyTokenizer
 from tests.worker.fake_worker import CONTEXT, FINGERPRINT, CountingSpeculator
@@ -46,7 +46,7 @@ def ssd(place: Local | Remote, fingerprint: str = "toy", **settings: Any) -> Ite
         Hello(PROTOCOL_VERSION, fingerprint, VOCAB, list(ToyTokenizer().eos_ids), values), place
     )
     client.start()
-    drafter = SsdDrafter(client, target_vocab=VOCAB)
+    drafter = SsdDrafter(client, target_vocab=VOCAB, patience=PATIENT)
     try:
         yield drafter
     finally:

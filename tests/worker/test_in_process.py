@@ -16,7 +16,7 @@ from sonoran.ssd.messages import MAX_MESSAGE_BYTES, Hello, Item, Speculate
 from sonoran.worker.client import DraftClient
 from sonoran.worker.in_process import InProcessWorker
 from sonoran.worker.session import Service, draft_service
-from tests.engine.helpers import VOCAB, alone, engine, greedy, run, texts
+from tests.engine.helpers import PATIENT, VOCAB, alone, engine, greedy, run, texts
 from tests.toy_tokenizer import ToyTokenizer
 from tests.worker.fake_worker import CONTEXT, FINGERPRINT, CountingSpeculator, fake_service
 from tests.worker.local import toy_hello, toy_model
@@ -34,7 +34,7 @@ def counting(**options: Any) -> tuple[InProcessWorker, CountingSpeculator]:
 
 def ssd(**settings: Any) -> tuple[EngineCore, InProcessWorker]:
     worker = InProcessWorker(toy_hello(**settings), draft_service(toy_model(noise=0.6)))
-    return engine(drafter=SsdDrafter(worker, target_vocab=VOCAB), max_num_seqs=4), worker
+    return engine(drafter=SsdDrafter(worker, target_vocab=VOCAB, patience=PATIENT), max_num_seqs=4), worker
 
 
 def test_every_run_is_the_same() -> None:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import logging
+import os
 import stat
 from pathlib import Path
 
 import pytest
 import zmq
+from typer.testing import CliRunner
 
+from sonoran.cli.main import app
 from sonoran.errors import ConfigError, WorkerError
 from sonoran.worker.client import WorkerClient
 from sonoran.worker.connection import Remote
-from sonoran.worker.keys import keygen, load_keys
+from sonoran.worker.keys import key_pairs, keygen, load_keys
 from sonoran.worker.transport import check_address
+from tests.tiny_models import make_gguf
 from tests.worker.fake_worker import fake_service
 from tests.worker.workers import connected, free_port, hello, serving
 
@@ -44,15 +49,78 @@ def test_a_key_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
         load_keys(path, "client")
 
 
-@pytest.mark.parametrize(
-    "text", ["", "{}", "[1]", '{"role": "client", "public": "x", "secret": "y", "peer": "z"}']
-)
-def test_a_damaged_key_file_is_named(tmp_path: Path, text: str) -> None:
+def damaged() -> dict[str, bytes]:
+    client, worker = key_pairs()
+    good = dataclasses.asdict(client)
+    return {
+        "empty": b"",
+        "an empty object": b"{}",
+        "a list": b"[1]",
+        "short keys": b'{"role": "client", "public": "x", "secret": "y", "peer": "z"}',
+        "a character that Z85 lacks": json.dumps({**good, "secret": "~" * 40}).encode(),
+        "a line break": json.dumps({**good, "peer": good["peer"][:39] + "\n"}).encode(),
+        "a key too large": json.dumps({**good, "secret": "#" * 40}).encode(),
+        "not its own public key": json.dumps({**good, "public": worker.public}).encode(),
+        "a number": json.dumps({**good, "peer": 1}).encode(),
+        "null": json.dumps({**good, "role": None}).encode(),
+        "another role": json.dumps({**good, "role": "root"}).encode(),
+        "deep nesting": b"[" * 4000,
+        "deep nesting in a key": b'{"role": ' + b'{"a":' * 700,
+        "a large file": b" " * 10_000_000,
+        "not UTF-8": b"\xff\xfe{}",
+        "an unpaired surrogate": b'{"role": "client", "public": "\\ud800"}',
+    }
+
+
+@pytest.mark.parametrize("what", list(damaged()))
+def test_a_damaged_key_file_is_named_in_one_line(tmp_path: Path, what: str) -> None:
     path = tmp_path / "some.key"
-    path.write_text(text)
+    path.write_bytes(damaged()[what])
     path.chmod(0o600)
-    with pytest.raises(ConfigError, match=r"some\.key"):
+    for role in ("client", "worker"):
+        with pytest.raises(ConfigError, match=r"some\.key") as caught:
+            load_keys(path, role)  # type: ignore[arg-type]
+        assert "\n" not in str(caught.value)
+        assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe", "device", "zero byte"])
+def test_a_key_file_is_an_ordinary_file(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "some.key"
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "device":
+        path = Path("/dev/zero")
+    else:
+        path = tmp_path / "some.key\0x"
+    with pytest.raises(ConfigError, match="key file"):
         load_keys(path, "client")
+
+
+@pytest.mark.parametrize("command", ["generate", "draft-worker"])
+def test_the_commands_say_so_too(tmp_path: Path, command: str) -> None:
+    path = tmp_path / "some.key"
+    path.write_bytes(damaged()["a character that Z85 lacks"])
+    path.chmod(0o600)
+    model = tmp_path / "t.gguf"
+    make_gguf(model)
+    options = {
+        "generate": [
+            "--mode",
+            "ssd",
+            "--draft-address",
+            "tcp://127.0.0.1:1",
+            "--draft-key-file",
+            str(path),
+            "hi",
+        ],
+        "draft-worker": ["--key-file", str(path)],
+    }
+    result = CliRunner().invoke(app, [command, "--model", str(model), *options[command]])
+    assert result.exit_code == 2, result.output
+    assert "some.key is damaged" in result.output
 
 
 def test_the_other_sides_keys_and_missing_files_are_named(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ from sonoran.worker.keys import Keys
 from sonoran.worker.process import Local
 from sonoran.worker.server import serve
 from sonoran.worker.session import Service
-from sonoran.worker.transport import client_socket, worker_socket
+from sonoran.worker.transport import Endpoint, client_socket
 from tests.worker.fake_worker import CONTEXT, FINGERPRINT
 
 BEAT = 0.2
@@ -142,7 +142,8 @@ def scripted(
     """A worker that welcomes everybody and answers everything else with what ``reply`` returns."""
     welcome = welcome or Welcome(PROTOCOL_VERSION, FINGERPRINT, "scripted", CONTEXT, BEAT)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    sock = worker_socket(context, address, None)
+    endpoint = Endpoint(context, address, None)
+    sock = endpoint.socket
     heard: list[Any] = []
 
     def run(stop: int) -> None:
@@ -165,7 +166,7 @@ def scripted(
         with in_thread(run):
             yield heard
     finally:
-        sock.close()
+        endpoint.close()
         context.term()
 
 

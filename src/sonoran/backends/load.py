@@ -5,6 +5,7 @@ Engine, draft worker, calibration and benchmarks all load through here, so a mod
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -12,7 +13,7 @@ from typing import Literal
 from sonoran.backends.base import Backend
 from sonoran.backends.native import LoadProgress, NativeBackend, kv_bytes_per_block
 from sonoran.backends.vocabulary import DraftVocabulary, draft_vocabulary
-from sonoran.config import DraftQuantize, Quantize
+from sonoran.config import MAX_KV_BLOCKS, DraftQuantize, Quantize
 from sonoran.errors import ConfigError, nearest
 from sonoran.models.config import ModelConfig
 from sonoran.models.opening import OpenModel
@@ -60,6 +61,7 @@ def load_backend(
     text: it has 4 bits or fewer unless ``quantize`` says otherwise, its output matrix too, and proposes from
     ``draft_vocab`` ids (None: the default; 0: all). Raises ModelError, ConfigError.
     """
+    check_kv_memory(model.file.config, num_blocks, block_size, device)
     is_draft = role == "draft"
     backend = _kind(device).make(
         model.file,
@@ -74,6 +76,19 @@ def load_backend(
     if not is_draft:
         return Loaded(backend)
     return Loaded(backend, draft_vocabulary(backend, draft_vocab, model.tokenizer.special_ids))
+
+
+def check_kv_memory(model: ModelConfig, num_blocks: int, block_size: int, device: str = "cpu") -> None:
+    """Raise ConfigError, before anything is allocated, for more KV memory than this machine has memory."""
+    per_block = _kind(device).kv_bytes_per_block(model, block_size)
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    most = min(MAX_KV_BLOCKS, memory // per_block)
+    if num_blocks > most:
+        raise ConfigError(
+            f"KV memory of {num_blocks} blocks of {block_size} tokens takes {num_blocks * per_block} bytes, this "
+            f"machine has {memory}; at most {most} blocks are possible: lower num_kv_blocks, kv_cache_bytes, "
+            "max_model_len or max_num_seqs"
+        )
 
 
 def kv_blocks_in(memory_bytes: int, model: ModelConfig, block_size: int, device: str = "cpu") -> int:

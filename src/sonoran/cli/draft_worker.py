@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from sonoran.cli.common import JsonOption, command, examples, out, print_json, say
+from sonoran.cli.common import JsonOption, command, examples, out, print_json, remark, say
 from sonoran.cli.options import Given, offers, options_of
 from sonoran.cli.progress import weights_progress
 from sonoran.config import WorkerConfig
@@ -20,10 +16,11 @@ from sonoran.errors import ConfigError
 from sonoran.models.registry import DEFAULT_DRAFT
 from sonoran.ssd.model import load_draft_model
 from sonoran.worker.__main__ import pin_process
+from sonoran.worker.guard import Guard
 from sonoran.worker.keys import keygen, load_keys
 from sonoran.worker.server import serve
 from sonoran.worker.session import draft_service
-from sonoran.worker.transport import DEFAULT_HEARTBEAT_S, check_address
+from sonoran.worker.transport import DEFAULT_HEARTBEAT_S, MAX_HEARTBEAT_S, MIN_HEARTBEAT_S, check_address
 
 EXAMPLES = examples(
     "sonoran draft-worker --bind tcp://127.0.0.1:5757 --cores 1",
@@ -68,32 +65,36 @@ def draft_worker(
     if context.invoked_subcommand is not None:
         return
     config = WorkerConfig(model=model, **given[WorkerConfig])
-    if not 0.01 <= heartbeat <= 3600.0:
-        raise ConfigError(f"heartbeat must be from 0.01 to 3600 seconds, got {heartbeat}")
+    if not MIN_HEARTBEAT_S <= heartbeat <= MAX_HEARTBEAT_S:
+        raise ConfigError(
+            f"heartbeat must be from {MIN_HEARTBEAT_S:g} to {MAX_HEARTBEAT_S:g} seconds, got {heartbeat}"
+        )
     keys = load_keys(key_file, "worker") if key_file is not None else None
     check_address(bind, keys)
-    pin_process(config.cores)
-    with weights_progress() as loading:
-        draft = load_draft_model(config, lambda done, total: loading(model, done, total))
-    facts = {
-        "address": bind,
-        "encrypted": keys is not None,
-        "model": draft.name,
-        "fingerprint": draft.fingerprint,
-        "context_length": draft.context_length,
-    }
-    try:
-        with stop_signal() as stopped:
+    with Guard([signal.SIGINT, signal.SIGTERM]) as guard:
+        guard.before_exit(lambda: remark("interrupted"))
+        pin_process(config.cores)
+        with weights_progress() as loading:
+            draft = load_draft_model(config, lambda done, total: loading(model, done, total))
+        facts = {
+            "address": bind,
+            "encrypted": keys is not None,
+            "model": draft.name,
+            "fingerprint": draft.fingerprint,
+            "context_length": draft.context_length,
+        }
+        try:
             serve(
                 draft_service(draft),
                 bind,
                 keys=keys,
                 heartbeat_s=heartbeat,
-                stop_fds=(stopped,),
+                stop_fds=(guard.listen(),),
                 on_ready=lambda: show(facts, json),
+                before_exit=guard.before_exit,
             )
-    finally:
-        draft.close()
+        finally:
+            draft.close()
 
 
 @app.command("keygen", epilog=KEYGEN_EXAMPLES)
@@ -119,22 +120,3 @@ def show(facts: dict[str, Any], as_json: bool) -> None:
     else:
         secured = "encrypted" if facts["encrypted"] else "not encrypted"
         say(f"serving {facts['model']} at {facts['address']} ({secured}); Ctrl-C ends it")
-
-
-@contextmanager
-def stop_signal() -> Iterator[int]:
-    """Yield a descriptor that becomes readable on Ctrl-C or SIGTERM, in place of an interruption anywhere."""
-    readable, writable = os.pipe()
-    os.set_blocking(writable, False)
-    signals = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(number, lambda *_: None) for number in signals]
-    wakeup = signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
-    try:
-        yield readable
-    finally:
-        signal.set_wakeup_fd(wakeup)
-        for number, handler in zip(signals, before, strict=True):
-            with contextlib.suppress(TypeError):  # a handler that was not installed from Python
-                signal.signal(number, handler)
-        os.close(readable)
-        os.close(writable)

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from sonoran.drafting.patience import Patience
 from sonoran.engine.drafter import DraftAnswer, DraftRequest, DraftRound
 from sonoran.errors import SonoranError, WorkerError
 from sonoran.sampling.params import VerificationRule
@@ -71,8 +72,11 @@ class _Question:
 class SsdDrafter:
     """The engine's drafter over a client that is connected. Nothing that the worker does can change a text."""
 
-    def __init__(self, client: DraftClient, *, target_vocab: int) -> None:
-        """Draft through ``client``; ids from ``target_vocab`` on are never proposed."""
+    def __init__(self, client: DraftClient, *, target_vocab: int, patience: Patience | None = None) -> None:
+        """Draft through ``client``; ids from ``target_vocab`` on are never proposed.
+
+        ``patience`` decides when it is not worth asking; the default follows what rounds wait and save.
+        """
         self.client = client
         self.faults = Faults()
         self.last_round: DraftRound | None = None  # None when the worker was not asked
@@ -80,6 +84,10 @@ class SsdDrafter:
         self._known: dict[int, _Known] = {}
         self._generation = 0
         self._warned: set[str] = set()
+        self._patience = patience or Patience()
+        self._asked: tuple[float, float] | None = (
+            None  # when the last round began, and what it waited, in seconds
+        )
 
     @property
     def max_context(self) -> int | None:
@@ -93,14 +101,18 @@ class SsdDrafter:
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[Speculation]:
         """Return what the worker has for each sequence; nothing for those that it does not know (yet)."""
+        now = time.perf_counter()
+        self._weigh_last_round(requests, now)
         self.faults.rounds += 1
         self.last_round = None
         speculations = [EMPTY] * len(requests)
-        questions = self._questions(requests)
+        questions = self._questions(requests, is_up=self.client.state == "up" and self._patience.asks(now))
         reply = self._ask([question.item for question in questions]) if questions else None
         if reply is not None:
             for question, answer in zip(questions, reply.answers, strict=True):
                 speculations[question.index] = self._read(question, answer)
+        if self.last_round is not None:
+            self._asked = now, self.last_round.waited_s
         return speculations
 
     def release(self, sequence_id: int) -> None:
@@ -112,7 +124,7 @@ class SsdDrafter:
         """Have the worker forget every sequence."""
         names = list(self._known)
         self._known.clear()
-        self.last_round = None
+        self.last_round = self._asked = None
         if names:
             self.client.free(names)
 
@@ -125,6 +137,7 @@ class SsdDrafter:
         """Return faults, the state of the connection, and the worker's own counters if it answers."""
         return {
             **asdict(self.faults),
+            "given_up": self._patience.given_up,
             "connection": self.client.stats(),
             "worker": self.client.worker_stats(),
         }
@@ -136,9 +149,26 @@ class SsdDrafter:
     def _known_of(self, request: DraftRequest) -> _Known:
         return self._known.setdefault(request.sequence_id, _Known())
 
-    def _questions(self, requests: Sequence[DraftRequest]) -> list[_Question]:
+    def _weigh_last_round(self, requests: Sequence[DraftRequest], now: float) -> None:
+        """Compare what the last round waited with what its speculations saved; they may not be worth asking for."""
+        asked, self._asked = self._asked, None
+        accepted = [
+            request.outcome.accepted
+            for request in requests
+            if request.outcome is not None and self._known_of(request).origin is not None
+        ]
+        if asked is None or not accepted:
+            return
+        begin, waited_s = asked
+        tokens = sum(accepted) + len(accepted)
+        if self._patience.observe(now, waited_s, now - begin, tokens, len(accepted)):
+            level = logging.WARNING if self._patience.given_up == 1 else logging.DEBUG
+            log.log(
+                level, "waiting for the draft worker costs more than it saves; it is not asked for a while"
+            )
+
+    def _questions(self, requests: Sequence[DraftRequest], is_up: bool) -> list[_Question]:
         """Return what to ask about the sequences that the worker knows; the others are sent to it."""
-        is_up = self.client.state == "up"
         self.faults.rounds_without_worker += not is_up
         questions = []
         for index, request in enumerate(requests):
@@ -157,7 +187,7 @@ class SsdDrafter:
     def _prefill(self, request: DraftRequest, known: _Known) -> None:
         """Send the worker all of a sequence, unless it recently would not know of it."""
         known.origin = None
-        if self.faults.rounds < known.not_before:
+        if self.faults.rounds < known.not_before or len(request.tokens) > (self.max_context or math.inf):
             return
         self._generation += 1
         message = Prefill(

@@ -7,6 +7,7 @@ in the caller's thread, and become a cancellation that the engine's thread carri
 from __future__ import annotations
 
 import logging
+import os
 import queue
 import threading
 from collections.abc import Callable
@@ -27,7 +28,11 @@ Listener = Callable[["RequestOutput | SonoranError"], None]
 
 
 class EngineClosedError(SonoranError):
-    """Something was asked of an engine after `close`."""
+    """Something was asked of an engine after `close`, or in another process than its own."""
+
+
+class ReaderGoneError(Exception):
+    """Raised by a listener when nobody will read any more; its request is cancelled without a word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +42,10 @@ class _Subscription:
 
 
 class EngineThread:
-    """Owns an EngineCore. The thread starts with the first request and ends with `close`."""
+    """Owns an EngineCore. The thread starts with the first request and ends with `close`.
+
+    Threads do not survive a fork, so a child of the process that made this can only make an engine of its own.
+    """
 
     def __init__(self, core: EngineCore) -> None:
         self.core = core
@@ -46,6 +54,7 @@ class EngineThread:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._closed = False
+        self._process = os.getpid()
 
     def submit(self, request: Request, listener: Listener, *, streaming: bool) -> None:
         """Queue a prepared request. With `streaming`, the listener hears of every round, else of the end."""
@@ -54,7 +63,7 @@ class EngineThread:
             try:
                 self.core.add(request)
             except SonoranError as error:
-                listener(error)
+                _deliver(request.request_id, listener, error)
             else:
                 self._listeners[request.request_id] = _Subscription(listener, streaming)
 
@@ -88,7 +97,9 @@ class EngineThread:
         return result
 
     def close(self) -> None:
-        """Cancel what runs, end the thread and free the models; calling twice is harmless."""
+        """Cancel what runs, end the thread and free the models; calling twice, or in a forked child, is harmless."""
+        if os.getpid() != self._process:
+            return
         with self._lock:
             if self._closed:
                 return
@@ -100,6 +111,11 @@ class EngineThread:
         self.core.close()
 
     def _send(self, command: Callable[[], None]) -> None:
+        if os.getpid() != self._process:  # before the lock, which somebody may hold for ever here
+            raise EngineClosedError(
+                f"this engine belongs to process {self._process}, of which this one ({os.getpid()}) is a fork; "
+                "make the LLM in the child, after the fork"
+            )
         with self._lock:
             if self._closed:
                 raise EngineClosedError("the engine is closed; make a new LLM")
@@ -139,11 +155,8 @@ class EngineThread:
         if ended:
             del self._listeners[request.request_id]
         news = request.error or request_output(request, self.core.num_speculative_tokens)
-        try:
-            subscription.listener(news)
-        except Exception as error:
-            # Nobody hears the rest (say, an event loop that is closed), so it need not be computed.
-            log.warning("the listener of request %s failed: %s", request.request_id, error)
+        if not _deliver(request.request_id, subscription.listener, news):
+            # Nobody hears the rest, so it need not be computed.
             self._listeners.pop(request.request_id, None)
             self.core.cancel(request.request_id)
 
@@ -154,3 +167,15 @@ class EngineThread:
         for request in self.core.reset():
             request.error = failure
             self._notify(request)
+
+
+def _deliver(request_id: str, listener: Listener, news: RequestOutput | SonoranError) -> bool:
+    """Tell a listener; return whether it wants to hear more."""
+    try:
+        listener(news)
+    except ReaderGoneError:
+        return False
+    except Exception as error:
+        log.warning("the listener of request %s failed: %s", request_id, error)
+        return False
+    return True

@@ -2,38 +2,43 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
+from numbers import Integral, Real
 from typing import Any, Literal, get_args
 
 from sonoran.config import option
-from sonoran.errors import ConfigError, nearest
+from sonoran.errors import ConfigError, nearest, shown
 
 VerificationRule = Literal["coupled", "rejection"]
 
+GREEDY_BELOW = 1e-5
 MIN_TEMPERATURE = 1e-4  # below this, say 0: greedy decoding is a case of its own, not a limit
 MAX_TEMPERATURE = 1e4
 MAX_LOGPROBS = 1024
+MAX_N = 1024
+MAX_COUNT = 2**31 - 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SamplingParams:
     """Sampling parameters of one request; everything is checked when the value is made.
 
-    ``temperature`` 0 is greedy. ``top_k`` 0 or -1 and ``top_p`` 1 and ``min_p`` 0 are off. ``seed`` None lets
-    the engine draw one. ``max_tokens`` None generates until an end token, a stop rule or the end of the
+    ``temperature`` 0, or less than 0.00001, is greedy. ``top_k`` 0 or -1 and ``top_p`` 1 and ``min_p`` 0 are off.
+    ``seed`` None, or -1 as in vLLM and llama.cpp, lets the engine draw one; other negative numbers are seeds. As in
+    vLLM, ``top_p`` 0 (no token would be left) and ``max_tokens`` 0 (there would be nothing to return) are errors.
+    Numbers may be NumPy's. ``max_tokens`` None generates until an end token, a stop rule or the end of the
     context. ``min_tokens`` forbids end tokens and ignores stop strings before that many tokens. ``stop`` cuts
     the text before the stop string; ``stop_token_ids`` end like end-of-sequence tokens, also with
     ``ignore_eos``. ``logprobs`` n asks for the log-probability of each token and of the n most likely ones,
     under the model, before any parameter here is applied. ``repetition_penalty`` looks at prompt and output,
-    ``presence_penalty`` and ``frequency_penalty`` at the output. ``n`` texts are generated, each with a seed
-    derived from ``seed``.
+    ``presence_penalty`` and ``frequency_penalty`` at the output. ``n`` texts, at most 1024, are generated, each
+    with a seed derived from ``seed``.
 
     ``speculative`` False, or ``num_speculative_tokens`` 0, turns speculation off for this request; a positive
     ``num_speculative_tokens`` lowers K for it. ``verification`` names the rule (see docs/exactness.md).
 
-    Raises ConfigError for a value of the wrong type or out of range.
+    Raises ConfigError for a value of the wrong type or out of range, and for an unknown name (with the nearest).
     """
 
     temperature: float = option(1.0, "Sampling", "0 takes the most likely token.")
@@ -67,24 +72,37 @@ class SamplingParams:
         "coupled", "Sampling", "Rule: coupled, or rejection as in the papers."
     )
 
+    def __new__(cls, *args: object, **given: object) -> SamplingParams:
+        """Refuse unknown names before the constructor does, which does not say what was meant."""
+        if args:
+            raise ConfigError(
+                f"sampling parameters have names, such as temperature=0.8; got {shown(args[0])}"
+            )
+        _check_names(given)
+        return object.__new__(cls)
+
     def __post_init__(self) -> None:
-        _number("temperature", self.temperature, 0.0, MAX_TEMPERATURE)
+        _number(self, "temperature", 0.0, MAX_TEMPERATURE)
+        if self.temperature < GREEDY_BELOW:
+            _set(self, "temperature", 0.0)
         if 0.0 < self.temperature < MIN_TEMPERATURE:
             raise ConfigError(
                 f"temperature is {self.temperature!r}; it must be 0 (greedy) or at least {MIN_TEMPERATURE}"
             )
-        _number("top_p", self.top_p, 0.0, 1.0)
+        _number(self, "top_p", 0.0, 1.0)
         if self.top_p == 0.0:
             raise ConfigError("top_p is 0; it must be above 0 and at most 1 (use temperature 0 for greedy)")
-        _integer("top_k", self.top_k, -1)
+        _integer(self, "top_k", -1)
         if self.top_k == -1:
             _set(self, "top_k", 0)
-        _number("min_p", self.min_p, 0.0, 1.0)
+        _number(self, "min_p", 0.0, 1.0)
         if self.seed is not None:
-            _integer("seed", self.seed, -(2**63), 2**64 - 1)
+            _integer(self, "seed", -(2**63), 2**64 - 1)
+            if self.seed == -1:
+                _set(self, "seed", None)
         if self.max_tokens is not None:
-            _integer("max_tokens", self.max_tokens, 1)
-        _integer("min_tokens", self.min_tokens, 0)
+            _integer(self, "max_tokens", 1)
+        _integer(self, "min_tokens", 0)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise ConfigError(
                 f"min_tokens is {self.min_tokens}; it must be at most max_tokens, {self.max_tokens}"
@@ -92,17 +110,17 @@ class SamplingParams:
         _set(self, "stop", _strings("stop", self.stop))
         _set(self, "stop_token_ids", _token_ids("stop_token_ids", self.stop_token_ids))
         if self.logprobs is not None:
-            _integer("logprobs", self.logprobs, 0, MAX_LOGPROBS)
-        _number("presence_penalty", self.presence_penalty, -2.0, 2.0)
-        _number("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
-        _number("repetition_penalty", self.repetition_penalty, 0.01, 100.0)
+            _integer(self, "logprobs", 0, MAX_LOGPROBS)
+        _number(self, "presence_penalty", -2.0, 2.0)
+        _number(self, "frequency_penalty", -2.0, 2.0)
+        _number(self, "repetition_penalty", 0.01, 100.0)
         _set(self, "logit_bias", _bias(self.logit_bias))
-        _integer("n", self.n, 1)
+        _integer(self, "n", 1, MAX_N)
         for name in ("ignore_eos", "speculative"):
             if not isinstance(getattr(self, name), bool):
-                raise ConfigError(f"{name} is {getattr(self, name)!r}; it must be true or false")
+                raise ConfigError(f"{name} is {shown(getattr(self, name))}; it must be true or false")
         if self.num_speculative_tokens is not None:
-            _integer("num_speculative_tokens", self.num_speculative_tokens, 0)
+            _integer(self, "num_speculative_tokens", 0)
         if self.verification not in get_args(VerificationRule):
             raise ConfigError(
                 f"unknown verification {self.verification!r}"
@@ -112,10 +130,9 @@ class SamplingParams:
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> SamplingParams:
         """Build from parsed JSON; for an unknown key, ConfigError names the nearest known one."""
-        names = [item.name for item in fields(cls)]
-        for key in mapping:
-            if key not in names:
-                raise ConfigError(f"unknown sampling parameter {key!r}" + nearest(str(key), names))
+        if not isinstance(mapping, Mapping):
+            raise ConfigError(f"sampling parameters must be a dictionary, got {shown(mapping)}")
+        _check_names(mapping)
         return cls(**mapping)
 
     def check_vocabulary(self, vocab_size: int) -> None:
@@ -140,24 +157,48 @@ def _set(params: SamplingParams, name: str, value: object) -> None:
     object.__setattr__(params, name, value)  # the class is frozen; only __post_init__ normalises
 
 
-def _number(name: str, value: object, low: float, high: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise ConfigError(f"{name} is {value!r}; it must be a number from {low:g} to {high:g}")
-    if not low <= value <= high:
-        bound = low if value < low else high
-        raise ConfigError(
-            f"{name} is {value!r}; it must be from {low:g} to {high:g}; the nearest is {bound:g}"
-        )
+def _check_names(given: Mapping[str, object]) -> None:
+    names = [item.name for item in fields(SamplingParams)]
+    for key in given:
+        if key not in names:
+            raise ConfigError(f"unknown sampling parameter {shown(key)}" + nearest(str(key), names))
 
 
-def _integer(name: str, value: object, low: int, high: int | None = None) -> None:
-    limits = f"at least {low}" if high is None else f"from {low} to {high}"
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ConfigError(f"{name} is {value!r}; it must be a whole number, {limits}")
-    if value < low or (high is not None and value > high):
+def _number(params: SamplingParams, name: str, low: float, high: float) -> None:
+    value = getattr(params, name)
+    number = _as_number(name, value, low, high)
+    if not isinstance(value, int | float):  # one of NumPy's
+        _set(params, name, number)
+
+
+def _as_number(name: str, value: object, low: float, high: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, Real) or value != value:
+        raise ConfigError(f"{name} is {shown(value)}; it must be a number from {low:g} to {high:g}")
+    number: Any = value  # not a float yet, for which it may be too large
+    if not low <= number <= high:
+        bound = low if number < low else high
         raise ConfigError(
-            f"{name} is {value}; it must be {limits}; the nearest is {low if value < low else high}"
+            f"{name} is {shown(value)}; it must be from {low:g} to {high:g}; the nearest is {bound:g}"
         )
+    return float(number)
+
+
+def _integer(params: SamplingParams, name: str, low: int, high: int = MAX_COUNT) -> None:
+    value = getattr(params, name)
+    whole = _as_integer(name, value, low, high)
+    if whole is not value:
+        _set(params, name, whole)
+
+
+def _as_integer(name: str, value: object, low: int, high: int = MAX_COUNT) -> int:
+    limits = f"at least {low}" if high == MAX_COUNT else f"from {low} to {high}"
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise ConfigError(f"{name} is {shown(value)}; it must be a whole number, {limits}")
+    whole = int(value)
+    if not low <= whole <= high:
+        bound = low if whole < low else high
+        raise ConfigError(f"{name} is {shown(value)}; it must be {limits}; the nearest is {bound}")
+    return whole
 
 
 def _strings(name: str, value: object) -> tuple[str, ...]:
@@ -180,11 +221,9 @@ def _token_ids(name: str, value: object) -> tuple[int, ...]:
     if value is None:
         return ()
     if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
-        raise ConfigError(f"{name} is {value!r}; it must be a list of token ids")
+        raise ConfigError(f"{name} is {shown(value)}; it must be a list of token ids")
     ids = tuple(value)
-    for token in ids:
-        _integer(f"an entry of {name}", token, 0)
-    return ids
+    return tuple(_as_integer(f"an entry of {name}", token, 0) for token in ids)
 
 
 def _bias(value: object) -> dict[int, float]:
@@ -195,8 +234,7 @@ def _bias(value: object) -> dict[int, float]:
     bias: dict[int, float] = {}
     for key, amount in value.items():
         # JSON has no integer keys, so the OpenAI API writes token ids as strings.
-        token = int(key) if isinstance(key, str) and key.isdecimal() else key
-        _integer("a key of logit_bias", token, 0)
-        _number(f"logit_bias[{token}]", amount, -100.0, 100.0)
-        bias[token] = float(amount)
+        named = int(key) if isinstance(key, str) and key.isdecimal() and len(key) < 20 else key
+        token = _as_integer("a key of logit_bias", named, 0)
+        bias[token] = _as_number(f"logit_bias[{token}]", amount, -100.0, 100.0)
     return bias

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
-from sonoran.config import Backup
+from sonoran.config import Backup, check_length
 from sonoran.errors import ConfigError, nearest
 from sonoran.sampling import noise
 from sonoran.sampling.proposals import Speculation
@@ -72,8 +72,10 @@ def random_proposal(seed: int, position: int, num_tokens: int, vocab_size: int) 
     """Return tokens drawn uniformly from the ids below ``vocab_size``, for ``position`` on, with that law.
 
     A pure function of its arguments: the number for a position comes from the request's seed in the stream
-    that drafts draw from, which no verification reads. Raises ConfigError for an empty vocabulary.
+    that drafts draw from, which no verification reads. Raises ConfigError for an empty vocabulary, and for more tokens
+    than a speculation has.
     """
+    check_length(num_tokens)
     if vocab_size < 1:
         raise ConfigError(f"vocab_size must be >= 1, got {vocab_size!r}")
     tokens = [

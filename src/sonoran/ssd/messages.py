@@ -10,18 +10,30 @@ A message of an older generation is dropped by whoever receives it.
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 import numpy as np
 
-from sonoran.config import SpeculationSettings
+from sonoran.config import MAX_NUM_SEQS, MAX_SPECULATIVE_TOKENS, SpeculationSettings
+from sonoran.engine.trace import MAX_SPANS
 from sonoran.errors import WorkerError
 from sonoran.sampling.params import SamplingParams
 from sonoran.sampling.proposals import Law, PointLaw, SparseLaw, UniformLaw
 from sonoran.types import Origin
 
 PROTOCOL_VERSION = 2
+
+MAX_SEQUENCES = MAX_NUM_SEQS
+"""Sequences that a client may have, and so ask about in one round."""
+
+MAX_FREED = 4096
+"""Sequences that one message may free."""
+
+MAX_VOCABULARY = 2**24
+
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+_Text = Annotated[str, msgspec.Meta(max_length=256)]
 
 HELLO_FIRST = "this draft worker does not know you: say hello first"
 """Reason of the ``Refusal`` to a client that the worker forgot, or that outlived a worker: begin again."""
@@ -31,9 +43,11 @@ class Hello(msgspec.Struct, tag="hello", frozen=True):
     """The client introduces itself; ``fingerprint`` is that of its vocabulary."""
 
     version: int
-    fingerprint: str
-    vocab_size: int  # of the target; ids from here on are never proposed
-    eos_ids: list[int]
+    fingerprint: _Text
+    vocab_size: Annotated[
+        int, msgspec.Meta(ge=1, le=MAX_VOCABULARY)
+    ]  # of the target; larger ids are not proposed
+    eos_ids: Annotated[list[_Count], msgspec.Meta(max_length=1024)]
     settings: SpeculationSettings
 
 
@@ -73,17 +87,17 @@ class Item(msgspec.Struct, array_like=True, frozen=True):
 
     sequence: int
     generation: int
-    base: int  # committed tokens before ``tokens``
+    base: _Count  # committed tokens before ``tokens``
     tokens: list[int]
-    wanted: int
-    accepted: int
+    wanted: Annotated[int, msgspec.Meta(ge=0, le=MAX_SPECULATIVE_TOKENS)]
+    accepted: Annotated[int, msgspec.Meta(ge=-1, le=MAX_SPECULATIVE_TOKENS)]
 
 
 class Speculate(msgspec.Struct, tag="speculate", frozen=True):
     """Ask for the speculations of one round."""
 
     round: int
-    items: list[Item]
+    items: Annotated[list[Item], msgspec.Meta(max_length=MAX_SEQUENCES)]
 
 
 class Proposal(msgspec.Struct, array_like=True, frozen=True, omit_defaults=True):
@@ -123,7 +137,7 @@ class Speculations(msgspec.Struct, tag="speculations", frozen=True):
 class Free(msgspec.Struct, tag="free", frozen=True):
     """Forget sequences that ended or were cancelled."""
 
-    sequences: list[int]
+    sequences: Annotated[list[int], msgspec.Meta(max_length=MAX_FREED)]
 
 
 class Heartbeat(msgspec.Struct, tag="heartbeat", frozen=True):
@@ -135,7 +149,7 @@ class Heartbeat(msgspec.Struct, tag="heartbeat", frozen=True):
 class StatsRequest(msgspec.Struct, tag="stats_request", frozen=True):
     """Ask for the worker's counters. ``trace`` spans of its work are kept from now on; 0 ends that, and asks for them."""
 
-    trace: int | None = None
+    trace: Annotated[int, msgspec.Meta(ge=0, le=MAX_SPANS)] | None = None
 
 
 class Stats(msgspec.Struct, tag="stats", frozen=True):

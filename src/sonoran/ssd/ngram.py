@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from sonoran.config import check_length
 from sonoran.errors import ConfigError
 from sonoran.sampling.proposals import Speculation
 
@@ -45,8 +46,10 @@ class NgramIndex:
         """Return ``num_tokens`` tokens to follow, none if no suffix is known.
 
         They are copied from what followed the suffix's latest earlier occurrence, running on into its own copy where
-        the text ends. Chosen without chance, each has a point-mass law.
+        the text ends. Chosen without chance, each has a point-mass law. Raises ConfigError for more tokens than a
+        speculation has.
         """
+        check_length(num_tokens)
         for n in range(len(self._suffixes), self.min_n - 1, -1):
             end = self._previous_ends[n - 1]
             if end >= 0:

@@ -13,19 +13,41 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from sonoran.config import MAX_SPECULATIVE_TOKENS
 from sonoran.engine.trace import SpanLog, to_plain
 from sonoran.errors import ConfigError
 from sonoran.sampling.proposals import EMPTY
 from sonoran.ssd.backup import random_proposal, top_up_goals
 from sonoran.ssd.budget import typical_budget
 from sonoran.ssd.context import Context
-from sonoran.ssd.messages import Answer, Hello, Item, Prefill, Speculate, Speculations, encode_law
+from sonoran.ssd.messages import (
+    MAX_SEQUENCES,
+    Answer,
+    Hello,
+    Item,
+    Prefill,
+    Speculate,
+    Speculations,
+    encode_law,
+)
 from sonoran.ssd.model import DraftModel
 from sonoran.ssd.outcomes import bonus_rank
 from sonoran.ssd.sequence import DraftSequence, start_sequence
 from sonoran.ssd.tree import draft_round
 from sonoran.ssd.trunk import draft_just_in_time, read_prompts
 from sonoran.types import Origin
+
+TIMES_KV_MEMORY = 8
+"""How many times the tokens that KV memory holds a client's sequences may have: many share their beginning."""
+
+MIN_TOKENS = 65536
+"""Tokens that they may have however little KV memory there is."""
+
+MAX_NAMED_TOKENS = 65536
+"""Tokens that the parameters of a sequence may name; they are looked at for every token drafted."""
+
+MAX_JUST_IN_TIME = 2048
+"""Tokens that are drafted before a reply, which every client waits for."""
 
 _SHOWN: tuple[Origin, ...] = ("primary", "draft")
 
@@ -44,6 +66,7 @@ class Speculator:
     def prefill(self, message: Prefill) -> None:
         """Start a sequence; its prompt is read by ``work``. Raises ConfigError when it makes no sense."""
         self.free([message.sequence])
+        self._check_room(message)
         s = start_sequence(message, self._settings.num_speculative_tokens)
         largest = self._context.model.backend.config.vocab_size
         if not all(0 <= token < largest for token in s.tokens):
@@ -53,6 +76,25 @@ class Speculator:
         s.computed = len(s.table.blocks) * kv.block_size
         self._context.model.see(s.tokens)
         self._sequences[s.id] = s
+
+    def _check_room(self, message: Prefill) -> None:
+        """Raise ConfigError for a sequence that the draft cannot see whole, or one that is too many."""
+        name, length, context = message.sequence, len(message.tokens), self._context.model.context_length
+        if length > context:
+            raise ConfigError(f"sequence {name} has {length} tokens, the draft can see {context}")
+        if len(self._sequences) >= MAX_SEQUENCES:
+            raise ConfigError(f"a client may have {MAX_SEQUENCES} sequences; sequence {name} is one too many")
+        held = sum(len(s.tokens) for s in self._sequences.values())
+        most = max(TIMES_KV_MEMORY * self._context.model.kv.capacity, MIN_TOKENS)
+        if held + length > most:
+            raise ConfigError(
+                f"a client may have sequences of {most} tokens; it has {held}, and wants {length} more"
+            )
+        named = len(message.params.logit_bias) + len(message.params.stop_token_ids)
+        if named > MAX_NAMED_TOKENS:
+            raise ConfigError(
+                f"sequence {name} names {named} tokens in its parameters; {MAX_NAMED_TOKENS} are taken"
+            )
 
     def speculate(self, message: Speculate) -> Speculations:
         """Apply the outcomes of a round and answer each sequence: from the cache, else by its backup."""
@@ -149,6 +191,9 @@ class Speculator:
         if s is None:
             return None
         context = self._context
+        if len(s.tokens) + len(item.tokens) > context.model.context_length + MAX_SPECULATIVE_TOKENS:
+            self.free([item.sequence])
+            return None
         sent, origin, ranked, prediction = s.sent, s.origin, s.ranked, s.prediction
         context.release_scratch(s)
         try:
@@ -194,7 +239,7 @@ class Speculator:
             lengths = [s.wanted for s in cut] if drafting else self._worth_waiting_for(cut)
         context.counters.topped_up += sum(n > len(s.sent) for s, n in zip(cut, lengths, strict=True))
         goals = [(s, s.wanted) for s in drafting] + list(zip(cut, lengths, strict=True))
-        draft_just_in_time(context, goals)
+        draft_just_in_time(context, _affordable(goals))
         spent = 1e3 * (time.perf_counter() - begin)
         if drafting:
             context.backup.observe_latency(draft_ms=spent)
@@ -226,6 +271,17 @@ class Speculator:
                 guess = random_proposal(s.seed, len(s.tokens), s.wanted, self._context.width)
                 s.propose(guess, origin)
         return drafting
+
+
+def _affordable(goals: list[tuple[DraftSequence, int]]) -> list[tuple[DraftSequence, int]]:
+    """Return the first goals that take ``MAX_JUST_IN_TIME`` tokens together: other clients wait meanwhile."""
+    kept, tokens = [], 0
+    for s, goal in goals:
+        tokens += max(0, goal - len(s.sent))
+        if tokens > MAX_JUST_IN_TIME:
+            break
+        kept.append((s, goal))
+    return kept
 
 
 def _answer(item: Item, s: DraftSequence | None) -> Answer:

@@ -9,11 +9,9 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
-import select
 import shutil
 import signal
 import sys
-import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -25,6 +23,7 @@ from sonoran.backends.native import LoadProgress
 from sonoran.config import WorkerConfig
 from sonoran.errors import ConfigError, SonoranError
 from sonoran.ssd.model import load_draft_model
+from sonoran.worker.guard import Guard
 from sonoran.worker.process import Orders, Report
 from sonoran.worker.server import serve
 from sonoran.worker.session import Service, draft_service
@@ -33,8 +32,6 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_LOOK_AT_PARENT_S = 0.5
-_GRACE_S = 1.0  # between being told to stop and ending the hard way
 _PR_SET_PDEATHSIG = 1
 
 
@@ -44,34 +41,38 @@ def child_main(build: Callable[[T, LoadProgress], Service], options: type[T]) ->
     ``build`` loads what it serves, as its ``options`` say, which are of the type that is named.
     """
     control = _private_output()
-    wake, stop = _catch_signals()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     orders = msgspec.json.decode(_first_line(), type=Orders)
     logging.basicConfig(
         level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
-    done = threading.Event()
-    ask, asked = os.pipe()
-    threading.Thread(target=_guard, args=(orders, wake, asked, done), daemon=True).start()
-    _die_with_parent()
-    try:
-        service = build(
-            msgspec.json.decode(orders.options, type=options),
-            lambda part, total: _report(control, Report(progress=(part, total))),
-        )
-        serve(
-            service,
-            orders.address,
-            heartbeat_s=orders.heartbeat_s,
-            stop_fds=(ask,),
-            on_ready=lambda: _report(control, Report(ready=True)),
-        )
-    except SonoranError as error:
-        _report(control, Report(error=str(error), kind=type(error).__name__))
-        return 2
-    finally:
-        done.set()
-        os.close(stop)
-        shutil.rmtree(orders.folder, ignore_errors=True)
+
+    def clean() -> None:
+        if orders.folder is not None:
+            shutil.rmtree(orders.folder, ignore_errors=True)
+
+    with Guard([signal.SIGTERM], parent=orders.parent) as guard:
+        guard.before_exit(clean)
+        _die_with_parent()
+        try:
+            service = build(
+                msgspec.json.decode(orders.options, type=options),
+                lambda part, total: _report(control, Report(progress=(part, total))),
+            )
+            serve(
+                service,
+                orders.address,
+                keys=orders.keys,
+                heartbeat_s=orders.heartbeat_s,
+                stop_fds=(guard.listen(),),
+                on_ready=lambda: _report(control, Report(ready=True)),
+                before_exit=guard.before_exit,
+            )
+        except SonoranError as error:
+            _report(control, Report(error=str(error), kind=type(error).__name__))
+            return 2
+        finally:
+            clean()
     return 0
 
 
@@ -90,32 +91,6 @@ def pin_process(cores: Sequence[int] | None) -> None:
         raise ConfigError(
             f"the draft worker cannot use cores {list(cores)}, usable are {usable}: {error}"
         ) from None
-
-
-def _guard(orders: Orders, wake: int, asked: int, done: threading.Event) -> None:
-    """Wait for a signal or the end of the parent; then ask the loop to stop, and end the process if it does not."""
-    while True:
-        ready, _, _ = select.select([0, wake], [], [], _LOOK_AT_PARENT_S)
-        if wake in ready or os.getppid() != orders.parent:
-            break
-        if ready and not os.read(0, 4096):
-            break
-    with suppress(OSError):
-        os.write(asked, b"!")
-    if not done.wait(_GRACE_S):
-        shutil.rmtree(orders.folder, ignore_errors=True)
-        os._exit(1)
-
-
-def _catch_signals() -> tuple[int, int]:
-    """Ignore Ctrl-C, which is the parent's to handle; return a pipe that becomes readable on SIGTERM."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    wake, stop = os.pipe()
-    os.set_blocking(stop, False)
-    signal.set_wakeup_fd(stop, warn_on_full_buffer=False)
-    # The wake-up descriptor does the work, also while the main thread is in a long call.
-    signal.signal(signal.SIGTERM, lambda *_: None)
-    return wake, stop
 
 
 def _die_with_parent() -> None:

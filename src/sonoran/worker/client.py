@@ -7,6 +7,8 @@ costs one deadline; from then on rounds return at once, until it has spoken agai
 
 from __future__ import annotations
 
+import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -16,12 +18,27 @@ from typing import Any, Protocol
 import zmq
 
 from sonoran.errors import SonoranError, WorkerError
-from sonoran.ssd.messages import Free, Hello, Item, Prefill, Speculate, Speculations, StatsRequest, Welcome
+from sonoran.ssd.messages import (
+    MAX_FREED,
+    Free,
+    Hello,
+    Item,
+    Prefill,
+    Speculate,
+    Speculations,
+    StatsRequest,
+    Welcome,
+)
 from sonoran.worker.connection import Connection, Link, Remote, State
 from sonoran.worker.process import Keeper, Local
 from sonoran.worker.transport import check_address
 
+log = logging.getLogger(__name__)
+
 _BUSY_PAUSE_S, _IDLE_PAUSE_S = 0.02, 0.1
+LONGEST_WAIT_S = 2.0
+"""Seconds that a round waits for a reply at most, whatever heartbeat the worker announces."""
+
 _STATS_WAIT_S = 0.25
 _LOCAL_PATIENCE_S = 5.0
 
@@ -95,6 +112,7 @@ class WorkerClient:
         self._settled, self._closing = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="draft-worker-client", daemon=True)
         self._closed = False
+        self._process = os.getpid()
 
     def start(self, progress: Callable[[int, int], None] | None = None) -> Welcome:
         """Connect, if need be after starting the worker; return how it introduced itself.
@@ -163,7 +181,8 @@ class WorkerClient:
     def free(self, sequences: Iterable[int]) -> None:
         """Have the worker forget sequences, now or when it is back."""
         with self._lock:
-            self._pending_frees.update(sequences)
+            if self.state != "down":  # the next session knows no sequence
+                self._pending_frees.update(sequences)
             self._send_pending_frees(time.monotonic())
 
     def speculate(self, items: Sequence[Item]) -> Speculations | None:
@@ -204,7 +223,9 @@ class WorkerClient:
         return {"state": self.state, "restarts": restarts, **asdict(self._connection.counters)}
 
     def close(self) -> None:
-        """Say goodbye and end a worker of our own; twice is harmless."""
+        """Say goodbye and end a worker of our own; twice is harmless, and in a forked child nothing happens."""
+        if os.getpid() != self._process:
+            return
         self._closing.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -221,7 +242,7 @@ class WorkerClient:
 
     def _await_reply(self, begin: float) -> Speculations | None:
         connection, keeper = self._connection, self._keeper
-        limit, garbage = connection.heartbeat_s, connection.counters.garbage
+        limit, garbage = min(connection.heartbeat_s, LONGEST_WAIT_S), connection.counters.garbage
         while True:
             now = time.monotonic()
             left = begin + limit - now
@@ -243,11 +264,13 @@ class WorkerClient:
             return Link(self._context, self.place.address, self.place.keys)
         if self._keeper is None or self._keeper.worker is None:
             raise WorkerError("the draft worker has not been started")
-        return Link(self._context, self._keeper.worker.address)
+        worker = self._keeper.worker
+        return Link(self._context, worker.address, worker.keys)
 
     def _send_pending_frees(self, now: float) -> None:
-        if self._pending_frees and self._connection.send(Free(sorted(self._pending_frees)), now):
-            self._pending_frees.clear()
+        names = sorted(self._pending_frees)[:MAX_FREED]
+        if names and self._connection.send(Free(names), now):
+            self._pending_frees.difference_update(names)
 
     def _run(self) -> None:
         """Supervise worker and connection until the client is closed."""
@@ -260,6 +283,12 @@ class WorkerClient:
             except SonoranError as error:
                 with self._lock:
                     self._connection.fail(error, now)
+            except Exception as error:
+                # No memory, no descriptors, no threads: such a spell may pass, and this thread has to see that.
+                log.error("looking after the draft worker failed", exc_info=error)
+                with self._lock:
+                    reason = f"looking after it failed: {type(error).__name__}: {error}"
+                    self._connection.lose(WorkerError(reason), now)
             if self._connection.epoch or self._connection.error is not None:
                 self._settled.set()
             self._closing.wait(_IDLE_PAUSE_S if self.state == "up" else _BUSY_PAUSE_S)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -30,7 +31,7 @@ from sonoran.ssd.messages import (
     encode,
 )
 from sonoran.worker.keys import Keys
-from sonoran.worker.transport import DEFAULT_HEARTBEAT_S, client_socket
+from sonoran.worker.transport import DEFAULT_HEARTBEAT_S, MAX_HEARTBEAT_S, MIN_HEARTBEAT_S, client_socket
 
 _GOODBYE_MS = 100
 _SLICE_MS = 20
@@ -63,6 +64,8 @@ class Link:
             self._socket.send(encode(message), zmq.NOBLOCK)
         except zmq.Again:
             return False
+        except zmq.ZMQError as error:
+            raise WorkerError(f"the connection to the draft worker failed: {error}") from error
         return True
 
     def receive(self, *, wait: bool = False) -> ToClient | None:
@@ -75,14 +78,17 @@ class Link:
             frames = self._socket.recv_multipart(0 if wait else zmq.NOBLOCK)
         except zmq.Again:
             return None
+        except zmq.ZMQError as error:
+            raise WorkerError(f"the connection to the draft worker failed: {error}") from error
         return decode_to_client(frames[0] if len(frames) == 1 else b"")
 
     def close(self, *, goodbye: bool = False) -> None:
         """Close the socket; with a goodbye, the worker hears that nothing is needed any more."""
-        if goodbye and self.send(Bye()):
-            self._socket.close(linger=_GOODBYE_MS)
-        else:
-            self._socket.close()
+        said = False
+        if goodbye:
+            with suppress(WorkerError):
+                said = self.send(Bye())
+        self._socket.close(linger=_GOODBYE_MS if said else 0)
 
 
 log = logging.getLogger(__name__)
@@ -259,7 +265,7 @@ class Connection:
         hello = self._hello
         if (welcome.version, welcome.fingerprint) != (hello.version, hello.fingerprint):
             self.lose(CompatibilityError("the draft worker has another version or vocabulary"), now)
-        elif not 0.0 < welcome.heartbeat_s < 3600.0 or welcome.context_length < 1:
+        elif not MIN_HEARTBEAT_S <= welcome.heartbeat_s <= MAX_HEARTBEAT_S or welcome.context_length < 1:
             self.lose(WorkerError(f"the draft worker introduces itself with nonsense: {welcome}"), now)
         elif self.welcome is not None and welcome.context_length < self.welcome.context_length:
             sizes = f"{welcome.context_length} tokens instead of {self.welcome.context_length}"

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import stat
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
+import msgspec
 import zmq
+from zmq.utils import z85
 
 from sonoran.errors import ConfigError
 
@@ -20,7 +24,8 @@ Role = Literal["worker", "client"]
 
 WORKER_FILE = "worker.key"
 CLIENT_FILE = "client.key"
-_LENGTH = 40  # of a key in Z85
+_LONGEST_FILE = 4096
+_Z85 = re.compile(r"[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,21 +41,30 @@ class Keys:
         return f"Keys(role={self.role!r}, public={self.public!r})"
 
 
+def key_pairs() -> tuple[Keys, Keys]:
+    """Return new keys for a client and its worker."""
+    worker_public, worker_secret = (key.decode() for key in zmq.curve_keypair())
+    client_public, client_secret = (key.decode() for key in zmq.curve_keypair())
+    return (
+        Keys("client", client_public, client_secret, worker_public),
+        Keys("worker", worker_public, worker_secret, client_public),
+    )
+
+
 def keygen(folder: Path) -> tuple[Path, Path]:
     """Write a new pair of files, readable by their owner only; return those of worker and client.
 
     Existing files are never overwritten: ConfigError names the one in the way.
     """
-    worker_public, worker_secret = (key.decode() for key in zmq.curve_keypair())
-    client_public, client_secret = (key.decode() for key in zmq.curve_keypair())
+    client, worker = key_pairs()
     paths = folder / WORKER_FILE, folder / CLIENT_FILE
     for path in paths:
         if path.exists():
             raise ConfigError(f"{path} exists already; remove it or choose another folder")
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _write(paths[0], Keys("worker", worker_public, worker_secret, client_public))
-        _write(paths[1], Keys("client", client_public, client_secret, worker_public))
+        _write(paths[0], worker)
+        _write(paths[1], client)
     except OSError as error:
         raise ConfigError(f"cannot write keys to {folder}: {error}") from error
     return paths
@@ -59,17 +73,29 @@ def keygen(folder: Path) -> tuple[Path, Path]:
 def load_keys(path: str | Path, role: Role) -> Keys:
     """Read a key file of that role. Raises ConfigError for one that others may read, or that is damaged."""
     file = Path(path)
-    try:
-        mode = file.stat().st_mode & 0o777
-        text = file.read_text(encoding="ascii")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read the key file {file}: {error}") from error
+    mode, data = _read(file)
     if mode & 0o077:
         raise ConfigError(f"the key file {file} has mode {mode:o}; others may not use it: chmod 600 {file}")
-    keys = _parse(file, text)
+    keys = _parse(file, data)
     if keys.role != role:
         raise ConfigError(f"{file} holds the {keys.role}'s keys; the {role} needs {role}.key")
     return keys
+
+
+def _read(path: Path) -> tuple[int, bytes]:
+    """Return a key file's mode and contents: an ordinary file, of a size that a key file has."""
+    try:
+        # Without waiting: a pipe that nobody writes to must not hold us up.
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            data = file.read(_LONGEST_FILE + 1) if stat.S_ISREG(mode) else None
+    except (OSError, ValueError) as error:  # ValueError: a name with a zero byte
+        raise ConfigError(f"cannot read the key file {path}: {error}") from None
+    if data is None:
+        raise ConfigError(f"{path} is no key file: it is not an ordinary file")
+    if len(data) > _LONGEST_FILE:
+        raise ConfigError(f"{path} is no key file: it has more than {_LONGEST_FILE} bytes")
+    return stat.S_IMODE(mode), data
 
 
 def _write(path: Path, keys: Keys) -> None:
@@ -79,12 +105,21 @@ def _write(path: Path, keys: Keys) -> None:
         file.write("\n")
 
 
-def _parse(path: Path, text: str) -> Keys:
+def _parse(path: Path, data: bytes) -> Keys:
     try:
-        keys = Keys(**json.loads(text))
-    except (ValueError, TypeError):
-        raise ConfigError(f"{path} is no key file; make one with: sonoran draft-worker keygen") from None
-    for key in (keys.public, keys.secret, keys.peer):
-        if not isinstance(key, str) or len(key) != _LENGTH:
-            raise ConfigError(f"{path} has a key of the wrong length; a key has {_LENGTH} characters")
+        keys = msgspec.json.decode(data, type=Keys)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise ConfigError(
+            f"{path} is no key file ({error}); make one with: sonoran draft-worker keygen"
+        ) from None
+    for name in ("public", "secret", "peer"):
+        if not _Z85.fullmatch(getattr(keys, name)):
+            raise ConfigError(f"{path} is damaged: its {name} key is not one of 40 characters of Z85")
+    try:
+        fits = zmq.curve_public(keys.secret.encode()).decode() == keys.public
+        z85.decode(keys.peer.encode())
+    except (zmq.ZMQError, ValueError):
+        fits = False
+    if not fits:
+        raise ConfigError(f"{path} is damaged: its public key is not that of its secret key")
     return keys

@@ -1,13 +1,15 @@
 """A draft worker as a child process: started, watched, and cleaned up after, whatever way it ends.
 
 It is a fresh interpreter, not a fork: the engine has threads. Its socket lies in a folder that only this user can
-enter. Settings go through its standard input, which also tells it when this process has gone.
+enter, or, where no folder can be made, in Linux's abstract namespace, with keys that nobody else has. Settings go
+through its standard input, which also tells it when this process has gone.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import secrets
 import shutil
 import subprocess
 import sys
@@ -25,9 +27,8 @@ import msgspec
 
 from sonoran import errors
 from sonoran.errors import SonoranError, WorkerError
+from sonoran.worker.keys import Keys, key_pairs
 from sonoran.worker.transport import DEFAULT_HEARTBEAT_S
-
-COMMAND = (sys.executable, "-m", "sonoran.worker")
 
 _PREFIX = "sonoran-draft-"
 _SOCKET = "worker.sock"
@@ -37,13 +38,14 @@ _PATIENCE_S = 2.0  # until a worker that was asked to stop is killed
 
 
 class Orders(msgspec.Struct, frozen=True):
-    """What a worker is told at its start; ``folder`` is private to it and goes with it."""
+    """What a worker is told at its start; ``folder``, if there is one, is private to it and goes with it."""
 
     options: msgspec.Raw  # JSON of a WorkerConfig
     address: str
-    folder: str
+    folder: str | None
     parent: int
     heartbeat_s: float
+    keys: Keys | None = None
 
 
 class Report(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -68,19 +70,26 @@ class _Said:
 class LocalWorker:
     """One child process and its folder. Make it in a thread that lives as long as the worker shall.
 
-    ``options`` go to the worker as JSON: a WorkerConfig, if the command is not another than ours. Raises WorkerError
-    when the process cannot be started. ``stop`` is called at exit, if not before.
+    ``options`` go to the worker as JSON: a WorkerConfig, unless ``command`` is another than ours. Raises WorkerError
+    when the process cannot be started. ``stop`` is called at exit, if not before, and does nothing in a forked child.
     """
 
     def __init__(
         self,
         options: object,
         *,
-        command: Sequence[str] = COMMAND,
+        command: Sequence[str] = (),
         heartbeat_s: float = DEFAULT_HEARTBEAT_S,
     ) -> None:
+        command = command or (interpreter(), "-m", "sonoran.worker")
         self.folder = _private_folder()
-        self.address = f"ipc://{self.folder / _SOCKET}"
+        self.keys: Keys | None = None
+        keys: Keys | None = None  # the worker's
+        if self.folder is None:
+            self.keys, keys = key_pairs()
+        self.address = (
+            f"ipc://{self.folder / _SOCKET if self.folder else f'@{_PREFIX}{secrets.token_hex(16)}'}"
+        )
         self._said = _Said()
         try:
             process = subprocess.Popen(
@@ -92,23 +101,32 @@ class LocalWorker:
                 env={**os.environ, "PYTHONSAFEPATH": "1"},
             )
         except OSError as error:
-            shutil.rmtree(self.folder, ignore_errors=True)
+            _remove(self.folder)
             raise WorkerError(f"the draft worker cannot be started: {error}") from error
         self._process = process
-        self._cleanup = weakref.finalize(self, _end, process, self.folder)
+        self._cleanup = weakref.finalize(self, _end, process, self.folder, os.getpid())
+        orders = Orders(
+            options=msgspec.Raw(msgspec.json.encode(options)),
+            address=self.address,
+            folder=str(self.folder) if self.folder is not None else None,
+            parent=os.getpid(),
+            heartbeat_s=heartbeat_s,
+            keys=keys,
+        )
+        try:
+            self._brief(process, orders)
+        except BaseException:
+            self._cleanup()
+            raise
+
+    def _brief(self, process: subprocess.Popen[bytes], orders: Orders) -> None:
+        """Listen to the process, and tell it what to do."""
         self._readers = [
             threading.Thread(target=read, args=(stream, self._said), daemon=True)
             for read, stream in ((_read_reports, process.stdout), (_read_log, process.stderr))
         ]
         for reader in self._readers:
             reader.start()
-        orders = Orders(
-            options=msgspec.Raw(msgspec.json.encode(options)),
-            address=self.address,
-            folder=str(self.folder),
-            parent=os.getpid(),
-            heartbeat_s=heartbeat_s,
-        )
         if process.stdin is not None:
             with suppress(OSError):  # it died at once: `alive` and `failure` tell
                 process.stdin.write(msgspec.json.encode(orders) + b"\n")
@@ -155,16 +173,51 @@ class LocalWorker:
         self._cleanup()
 
 
-def _private_folder() -> Path:
-    folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
-    if len(os.fsencode(folder)) > _LONGEST_FOLDER:
+def interpreter() -> str:
+    """Return the Python that a worker runs in. Raises WorkerError when this process does not say which it is.
+
+    In a program that embeds Python, ``sys.executable`` is empty, or is that program.
+    """
+    named = Path(sys.executable or "")
+    if "py" in named.name:
+        return str(named)
+    usual = Path(sys.exec_prefix, "bin", f"python{sys.version_info.major}.{sys.version_info.minor}")
+    if usual.exists():
+        return str(usual)
+    raise WorkerError(
+        f"the draft worker cannot be started: sys.executable is {sys.executable!r}, and there is no {usual}; "
+        "set sys.executable to the Python interpreter, or start 'sonoran draft-worker' and give its address"
+    )
+
+
+def _private_folder() -> Path | None:
+    """Make a folder with a short name for a socket; None where none can be made, but none is needed."""
+    problem: OSError | None = None
+    for parent in (None, "/tmp", os.environ.get("XDG_RUNTIME_DIR") or "/tmp"):
+        try:
+            folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
+        except OSError as error:
+            problem = problem or error
+            continue
+        if len(os.fsencode(folder)) <= _LONGEST_FOLDER:
+            return folder
         folder.rmdir()
-        folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir="/tmp"))
-    return folder
+    if sys.platform == "linux":
+        return None
+    raise WorkerError(
+        f"the draft worker cannot be started: it needs a temporary folder: {problem}; set TMPDIR"
+    )
 
 
-def _end(process: subprocess.Popen[bytes], folder: Path) -> None:
+def _remove(folder: Path | None) -> None:
+    if folder is not None:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _end(process: subprocess.Popen[bytes], folder: Path | None, owner: int) -> None:
     """Tell the worker to go, then insist. A stopped one hears nothing and is killed."""
+    if os.getpid() != owner:
+        return  # a forked child of its owner, which needs it still
     if process.stdin is not None:
         with suppress(OSError):
             process.stdin.close()
@@ -174,7 +227,7 @@ def _end(process: subprocess.Popen[bytes], folder: Path) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-    shutil.rmtree(folder, ignore_errors=True)
+    _remove(folder)
 
 
 def _read_reports(stream: IO[bytes], said: _Said) -> None:
@@ -211,7 +264,7 @@ class Local:
 
     options: object
     heartbeat_s: float = DEFAULT_HEARTBEAT_S
-    command: Sequence[str] = field(default=COMMAND)
+    command: Sequence[str] = ()
     hung_after_s: float = HUNG_AFTER_S
 
 

@@ -1,19 +1,23 @@
 """The worker's loop: replies go first, then each client's drafting moves on by one forward pass, in turns.
 
-Between two passes the loop looks for messages, so that a question waits for one pass at most. Idle, it sleeps.
+Between two passes the loop looks for messages, so that a question waits for one pass at most. Idle, it sleeps. Of
+several clients that ask, the one that had the least time goes first: who asks for much waits for itself.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import zmq
 
 from sonoran.errors import SonoranError, WorkerError
 from sonoran.ssd.messages import (
     HELLO_FIRST,
+    MAX_MESSAGE_BYTES,
     PROTOCOL_VERSION,
     Bye,
     Free,
@@ -32,7 +36,7 @@ from sonoran.ssd.messages import (
 )
 from sonoran.worker.keys import Keys
 from sonoran.worker.session import Service, Session, all_unknown, check_fit
-from sonoran.worker.transport import DEFAULT_HEARTBEAT_S, HIGH_WATER_MARK, Gate, remove_socket, worker_socket
+from sonoran.worker.transport import DEFAULT_HEARTBEAT_S, HIGH_WATER_MARK, Endpoint, Gate
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +44,15 @@ EVICTED_AFTER = 5
 """Heartbeats without a word after which a client is gone."""
 
 MAX_CLIENTS = 64
+
+PLACES_PER_PEER = 32
+"""Of these, how many one process (``ipc``) or one host (``tcp``) may take."""
+
+IDLE_AFTER_S = 2.0
+"""Seconds without drafting after which a client gives its place to a newcomer, when there is no other."""
+
+_ROOM_BYTES = 2**21
+_BYTES_PER_TOKEN = 16
 
 _YIELD_S = 50e-6
 """Pause between replies and drafting. The thread that really sends them may share its core with the draft: without
@@ -54,26 +67,35 @@ def serve(
     heartbeat_s: float = DEFAULT_HEARTBEAT_S,
     stop_fds: Sequence[int] = (),
     on_ready: Callable[[], None] = lambda: None,
+    before_exit: Callable[[Callable[[], None]], None] = lambda _: None,
 ) -> None:
     """Serve clients at ``address`` until one of ``stop_fds`` is readable.
 
-    ``on_ready`` is called when clients can connect. Raises ConfigError, WorkerError when it cannot listen.
+    ``on_ready`` is called when clients can connect, and ``before_exit`` with what has to be done if the process ends
+    without coming back from here. Raises ConfigError, WorkerError when it cannot listen.
     """
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     gate = Gate(context, keys) if keys is not None else None
     try:
-        socket = worker_socket(context, address, keys)
+        longest = longest_message(service.context_length)
+        # A little more is still read, so that its sender hears why it is not taken.
+        endpoint = Endpoint(context, address, keys, longest=2 * longest)
+        before_exit(endpoint.remove_file)
         try:
-            server = Server(service, socket, heartbeat_s, gate)
+            server = Server(service, endpoint.socket, heartbeat_s, gate)
             on_ready()
             server.run(stop_fds)
         finally:
-            socket.close()
-            remove_socket(address)
+            endpoint.close()
     finally:
         if gate is not None:
             gate.close()
         context.term()
+
+
+def longest_message(context_length: int) -> int:
+    """Return the bytes of the longest message that a client has a use for: a prompt as long as the draft can see."""
+    return min(MAX_MESSAGE_BYTES // 2, _ROOM_BYTES + _BYTES_PER_TOKEN * context_length)
 
 
 class Server:
@@ -85,6 +107,8 @@ class Server:
         self._service, self._socket, self._gate = service, socket, gate
         self._heartbeat_s = heartbeat_s
         self._sessions: dict[bytes, Session] = {}
+        self._longest = longest_message(service.context_length)
+        self._served = 0.0  # seconds that every busy client has had at least
         self._has_replied = False
 
     def run(self, stop_fds: Sequence[int] = ()) -> None:
@@ -95,8 +119,8 @@ class Server:
         turn = time.monotonic()
         try:
             while True:
-                working = any(session.working for session in self._sessions.values())
-                ready = dict(poller.poll(0 if working else int(1e3 * self._heartbeat_s)))
+                busy = any(session.busy for session in self._sessions.values())
+                ready = dict(poller.poll(0 if busy else int(1e3 * self._heartbeat_s)))
                 if any(fd in ready for fd in stop_fds):
                     return
                 if self._gate is not None and self._gate.socket in ready:
@@ -106,6 +130,7 @@ class Server:
                 now = time.monotonic()
                 self._evict(now, now - turn)
                 turn = now
+                self._read()
                 if self._has_replied:
                     self._has_replied = False
                     time.sleep(_YIELD_S)
@@ -115,33 +140,74 @@ class Server:
                 self._drop(identity, "the worker stops")
 
     def _receive(self) -> None:
-        """Handle what has arrived, in order; replies leave at once."""
+        """Sort what has arrived; what clients that are known said waits for their turn."""
         for _ in range(HIGH_WATER_MARK):
             try:
-                identity, *frames = self._socket.recv_multipart(zmq.NOBLOCK)
+                identity, *frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 return
-            self._handle(identity, frames)
+            self._handle(identity.bytes, frames)
 
-    def _handle(self, identity: bytes, frames: list[bytes]) -> None:
+    def _handle(self, identity: bytes, frames: list[zmq.Frame]) -> None:
         session = self._sessions.get(identity)
         if session is not None:
             session.heard = time.monotonic()
         try:
             if len(frames) != 1:
                 raise WorkerError(f"a message has one part, not {len(frames)}")
-            message = decode_to_worker(frames[0])
+            size = len(frames[0])
+            if size > self._longest:
+                raise WorkerError(
+                    f"a message of {size} bytes exceeds the {self._longest} that are taken here"
+                )
+            message = decode_to_worker(frames[0].bytes)
         except WorkerError as error:
-            if session is not None and not session.told_of_nonsense:
-                session.told_of_nonsense = True
-                log.warning("client %s: %s", identity.hex(), error)
-            self._send(identity, Refusal(str(error)))
+            self._refuse(identity, session, error)
             return
-        self._answer(identity, session, message)
+        if session is None:
+            self._answer(identity, None, message, _peer(frames[0]))
+            return
+        if not session.busy:
+            session.spent = max(session.spent, self._served)
+        if not session.put(message, size):
+            self._refuse(
+                identity, session, WorkerError("too many messages wait already; this one is dropped")
+            )
 
-    def _answer(self, identity: bytes, session: Session | None, message: ToWorker) -> None:
+    def _refuse(self, identity: bytes, session: Session | None, error: WorkerError) -> None:
+        if session is not None and not session.told_of_nonsense:
+            session.told_of_nonsense = True
+            log.warning("client %s: %s", identity.hex(), error)
+        self._send(identity, Refusal(str(error)))
+
+    def _read(self) -> None:
+        """Let the client that had the least time be heard, up to its next question."""
+        asking = [(s.spent, identity) for identity, s in self._sessions.items() if s.inbox]
+        if not asking:
+            return
+        _, identity = min(asking)
+        session = self._sessions[identity]
+        with self._timed(session):
+            while session.inbox:
+                message = session.take()
+                self._answer(identity, self._sessions.get(identity), message, session.peer)
+                session = self._sessions.get(identity, session)
+                if isinstance(message, Speculate | StatsRequest) and identity in self._sessions:
+                    break
+
+    @contextmanager
+    def _timed(self, session: Session) -> Iterator[None]:
+        """Count the time that a client takes."""
+        self._served = min(s.spent for s in self._sessions.values() if s.busy)
+        begin = time.monotonic()
         try:
-            reply = self._dispatch(identity, session, message)
+            yield
+        finally:
+            session.spent += time.monotonic() - begin
+
+    def _answer(self, identity: bytes, session: Session | None, message: ToWorker, peer: str = "") -> None:
+        try:
+            reply = self._dispatch(identity, session, message, peer)
             if reply is not None:
                 self._send(identity, reply)
         except Exception as error:
@@ -150,14 +216,18 @@ class Server:
                 self._send(identity, all_unknown(message))
             self._send(identity, Refusal(reason))
 
-    def _dispatch(self, identity: bytes, session: Session | None, message: ToWorker) -> ToClient | None:
+    def _dispatch(
+        self, identity: bytes, session: Session | None, message: ToWorker, peer: str
+    ) -> ToClient | None:
         if isinstance(message, Hello):
-            return self._welcome(identity, message)
+            return self._welcome(identity, message, peer)
         if isinstance(message, Bye):
             self._drop(identity, "it said goodbye")
             return None
         if session is None:
             return Refusal(HELLO_FIRST)
+        if isinstance(message, Speculate | Prefill):
+            session.used = time.monotonic()
         if isinstance(message, Speculate):
             self._has_replied = True
             self._catch_up(identity, session)
@@ -181,33 +251,57 @@ class Server:
         while session.postponed and identity in self._sessions:
             self._answer(identity, session, session.postponed.popleft())
 
-    def _welcome(self, identity: bytes, hello: Hello) -> ToClient:
-        self._drop(identity, "it begins anew")
-        service = self._service
+    def _welcome(self, identity: bytes, hello: Hello, peer: str) -> ToClient:
+        before = self._drop(identity, "it begins anew")
+        service, now = self._service, time.monotonic()
         check_fit(hello, service)
-        if len(self._sessions) >= MAX_CLIENTS:
-            raise WorkerError(f"the draft worker has {MAX_CLIENTS} clients already, which is all it takes")
-        self._sessions[identity] = Session(service.open(hello), time.monotonic())
+        self._make_room(peer, now)
+        session = Session(service.open(hello), now, peer, self._served)
+        if before is not None:  # what it said after this hello
+            session.inbox, session.inbox_bytes = before.inbox, before.inbox_bytes
+        self._sessions[identity] = session
         log.info("client %s came; %d in all", identity.hex(), len(self._sessions))
         return Welcome(
             PROTOCOL_VERSION, service.fingerprint, service.model, service.context_length, self._heartbeat_s
         )
 
+    def _make_room(self, peer: str, now: float) -> None:
+        """Find a place for a newcomer. Raises WorkerError when its peer has enough, or when all are at work."""
+        if sum(session.peer == peer for session in self._sessions.values()) >= PLACES_PER_PEER:
+            raise WorkerError(f"the draft worker takes {PLACES_PER_PEER} clients from one place ({peer})")
+        if len(self._sessions) < MAX_CLIENTS:
+            return
+        idle = [
+            (session.used, identity)
+            for identity, session in self._sessions.items()
+            if not session.busy and now - session.used > IDLE_AFTER_S
+        ]
+        if not idle:
+            raise WorkerError(f"the draft worker has {MAX_CLIENTS} clients at work, which is all it takes")
+        self._drop(min(idle)[1], "it was idle longest, and another needs the place")
+
     def _advance(self) -> None:
-        """Move the work of the next client on by a forward pass."""
+        """Move the work of the next client on by a forward pass. Questions come first: its own, and those of clients
+        that had less time.
+        """
+        asking = min((s.spent for s in self._sessions.values() if s.inbox), default=math.inf)
         for identity, session in list(self._sessions.items()):
-            if not session.working:
+            if not session.working or session.inbox or session.spent > asking:
                 continue
-            try:
-                session.step()
-                if not session.suspended:
-                    self._catch_up(identity, session)
-            except Exception as error:
-                self._send(identity, Refusal(self._failed(identity, error)))
-            if identity in self._sessions:
+            with self._timed(session):
+                self._step(identity, session)
+            if self._sessions.get(identity) is session:
                 # To the end of the queue: the others come first next time.
                 self._sessions[identity] = self._sessions.pop(identity)
             return
+
+    def _step(self, identity: bytes, session: Session) -> None:
+        try:
+            session.step()
+            if not session.suspended:
+                self._catch_up(identity, session)
+        except Exception as error:
+            self._send(identity, Refusal(self._failed(identity, error)))
 
     def _failed(self, identity: bytes, error: Exception) -> str:
         """Log a failure and return what to tell the client, which loses its state if nobody foresaw this."""
@@ -229,15 +323,16 @@ class Server:
             elif now - session.heard > EVICTED_AFTER * self._heartbeat_s:
                 self._drop(identity, f"silent for {now - session.heard:.1f} s")
 
-    def _drop(self, identity: bytes, why: str) -> None:
+    def _drop(self, identity: bytes, why: str) -> Session | None:
         session = self._sessions.pop(identity, None)
         if session is None:
-            return
+            return None
         log.info("client %s left: %s", identity.hex(), why)
         try:
             session.close()
         except Exception:
             log.exception("freeing what client %s had failed", identity.hex())
+        return session
 
     def _send(self, identity: bytes, message: ToClient) -> None:
         try:
@@ -246,3 +341,11 @@ class Server:
             log.warning("client %s does not read; a message to it is dropped", identity.hex())
         except zmq.ZMQError as error:
             self._drop(identity, f"it cannot be reached: {error}")
+
+
+def _peer(frame: zmq.Frame) -> str:
+    """Return who sent a message: user, group and process of a local socket, the host of another."""
+    try:
+        return str(frame.get("Peer-Address"))
+    except zmq.ZMQError:
+        return "unknown"

@@ -8,11 +8,24 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from sonoran.errors import CompatibilityError
-from sonoran.ssd.messages import PROTOCOL_VERSION, Answer, Free, Hello, Prefill, Speculate, Speculations
+from sonoran.ssd.messages import (
+    PROTOCOL_VERSION,
+    Answer,
+    Free,
+    Hello,
+    Prefill,
+    Speculate,
+    Speculations,
+    ToWorker,
+)
 from sonoran.ssd.model import DraftModel
 from sonoran.ssd.speculator import Speculator
 
 _DONE = object()
+
+INBOX_MESSAGES = 2048
+INBOX_BYTES = 32 * 2**20
+"""What of a client may wait: news of as many sequences as it may have, twice over."""
 
 
 class SpeculatorLike(Protocol):
@@ -62,18 +75,43 @@ class Service:
 
 
 class Session:
-    """A client that was welcomed. ``heard`` is when it last spoke, in seconds on the server's clock.
+    """A client that was welcomed. ``heard`` is when it last spoke, ``used`` when it last wanted to draft, in seconds
+    on the server's clock; ``peer`` is the process or the host that it is in.
 
-    What must not disturb the work under way is kept in ``postponed``, in order, for when it is done.
+    What it said and nobody has read yet waits in its inbox, so that it takes turns with the others; ``spent`` are the
+    seconds that it had, or would have had if it had not been idle. What must not disturb the work under way is kept in
+    ``postponed``, in order, for when it is done.
     """
 
-    def __init__(self, speculator: SpeculatorLike, now: float) -> None:
-        self.heard = now
+    def __init__(self, speculator: SpeculatorLike, now: float, peer: str = "", spent: float = 0.0) -> None:
+        self.heard = self.used = now
+        self.peer, self.spent = peer, spent
+        self.inbox: deque[tuple[ToWorker, int]] = deque()
+        self.inbox_bytes = 0
         self.told_of_nonsense = False
         self.speculator = speculator
         self.postponed: deque[Prefill | Free] = deque()
         self._work: Iterator[None] | None = None
         self._has_news = False  # something to draft or read has come
+
+    @property
+    def busy(self) -> bool:
+        """Whether it waits for anything."""
+        return self.working or bool(self.inbox)
+
+    def put(self, message: ToWorker, size: int) -> bool:
+        """Keep a message of ``size`` bytes until it is the client's turn; False when too much waits already."""
+        if len(self.inbox) >= INBOX_MESSAGES or self.inbox_bytes + size > INBOX_BYTES:
+            return False
+        self.inbox.append((message, size))
+        self.inbox_bytes += size
+        return True
+
+    def take(self) -> ToWorker:
+        """Return the message that has waited longest."""
+        message, size = self.inbox.popleft()
+        self.inbox_bytes -= size
+        return message
 
     @property
     def suspended(self) -> bool:
