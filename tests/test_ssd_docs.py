@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any, get_args
 
 from sonoran.config import Backup, FanOutRule
-from sonoran.drafting.ssd import SsdDrafter
 from sonoran.engine.drafter import DraftAnswer, DraftRound
 from sonoran.engine.outputs import request_output
 from sonoran.engine.stats import CacheStats, EngineStats
 from sonoran.worker import connection
-from sonoran.worker.client import WorkerClient
 from tests.engine.helpers import engine, greedy, model_drafter
-from tests.worker.local import make_speculator, toy_model
+from tests.worker.local import LocalDrafter, toy_model
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -55,20 +53,11 @@ def test_every_statistic_of_the_cache_is_explained() -> None:
     assert missing(found["draft_wait"]["hit"]) == []
 
 
-class NoWorker:
-    """A client that has nobody to ask."""
-
-    def stats(self) -> dict[str, Any]:
-        return {}
-
-    def worker_stats(self) -> None:
-        return None
-
-
 def test_every_statistic_of_the_worker_is_explained() -> None:
-    drafter = SsdDrafter(cast(WorkerClient, NoWorker()), target_vocab=8)
-    assert missing(drafter.stats()) == []
-    assert missing(make_speculator(toy_model()).stats()) == []
+    found = LocalDrafter(toy_model()).stats()
+    assert missing(found) == []
+    assert missing(found["connection"]) == []
+    assert missing(found["worker"]) == []
 
 
 def test_every_counter_of_the_connection_is_explained() -> None:

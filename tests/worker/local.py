@@ -12,7 +12,6 @@ from sonoran.engine.kv import KVMemory
 from sonoran.sampling.proposals import Speculation
 from sonoran.ssd.messages import PROTOCOL_VERSION, Hello
 from sonoran.ssd.model import DraftModel
-from sonoran.ssd.speculator import Speculator
 from sonoran.worker.in_process import InProcessWorker
 from sonoran.worker.session import draft_service
 from tests.toy_backend import ToyBackend
@@ -24,13 +23,9 @@ def toy_model(noise: float = 1.5, salt: int = 5, num_blocks: int = 256, **toy: A
     return DraftModel(backend, KVMemory(backend), "toy", "toy", None, 16)
 
 
-def toy_hello(vocab_size: int = 64, **settings: Any) -> Hello:
+def toy_hello(**settings: Any) -> Hello:
     eos_ids = list(ToyTokenizer().eos_ids)
-    return Hello(PROTOCOL_VERSION, "toy", vocab_size, eos_ids, SpeculationSettings(**settings))
-
-
-def make_speculator(model: DraftModel, vocab_size: int = 64, **settings: Any) -> Speculator:
-    return Speculator(model, toy_hello(vocab_size, **settings))
+    return Hello(PROTOCOL_VERSION, "toy", 64, eos_ids, SpeculationSettings(**settings))
 
 
 class LocalDrafter(SsdDrafter):
