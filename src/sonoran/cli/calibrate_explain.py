@@ -21,7 +21,7 @@ from sonoran.planning.profile.predict import Prediction, Workload, nearest_accep
 from sonoran.planning.profile.profile import Profile, Verified, save_profile
 from sonoran.planning.profile.reading import built_in_prompts
 from sonoran.planning.profile.verify import verify
-from sonoran.planning.scaling.costs import HiddenDrafting
+from sonoran.planning.scaling.hidden import HiddenDrafting
 
 DEFAULT_TEXT = 96
 """Tokens per prompt where nothing was read along."""

@@ -76,7 +76,7 @@ def plan_command(
     if context.invoked_subcommand is not None:
         return
     from sonoran.planning.scaling import plan
-    from sonoran.planning.scaling.laws import parse_count
+    from sonoran.planning.scaling.quantities import parse_count
 
     # Wrong file names are cheaper to hear of before the work than after it.
     form = suffix(plot, ("svg", "png"), "--plot")
@@ -155,8 +155,8 @@ def fit(
 ) -> None:
     """Fit the acceptance plane to your own measurements and write a laws file for `plan --laws`."""
     from sonoran.cli.plan_text import fit_text
-    from sonoran.planning.scaling.laws import BESIROGLU, parse_loss_law
-    from sonoran.planning.scaling.lawset import fit_measurements, fit_warnings, laws_from_fit, laws_to_dict
+    from sonoran.planning.scaling.laws import fit_measurements, fit_warnings, laws_from_fit, laws_to_dict
+    from sonoran.planning.scaling.loss import BESIROGLU, parse_loss_law
     from sonoran.planning.scaling.measurements import parse_measurements
 
     form = suffix(measurements, ("csv", "json"), "measurements")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def read_laws(path: Path | None, loss: str | None) -> Laws:
     """Laws from a file or the published ones, with another loss law if asked."""
     from sonoran.planning.scaling import laws_from_json, published_laws
-    from sonoran.planning.scaling.laws import parse_loss_law
+    from sonoran.planning.scaling.loss import parse_loss_law
 
     found = published_laws() if path is None else laws_from_json(read(path, "laws"))
     return found if loss is None else dataclasses.replace(found, loss=parse_loss_law(loss))

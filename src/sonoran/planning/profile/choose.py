@@ -9,15 +9,11 @@ from typing import Any
 from sonoran.errors import PlanError
 from sonoran.planning.profile.predict import Prediction, Workload, curve_at, predict_all
 from sonoran.planning.profile.profile import Cores, ModelKey, PassCurve, PassPoint, Profile, Timing
-from sonoran.planning.scaling.costs import (
-    DraftLatency,
-    HiddenDrafting,
-    MeasuredCost,
-    RowLatency,
-    SsdSettings,
-    compare_hidden,
-)
+from sonoran.planning.scaling.costs import DraftLatency, MeasuredCost
+from sonoran.planning.scaling.hidden import HiddenDrafting, compare_hidden
 from sonoran.planning.scaling.models import published_laws
+from sonoran.planning.scaling.planning import DEFAULT_TOKENS
+from sonoran.planning.scaling.rates import SsdSettings
 
 WORTH_IT = 0.03
 """Speculation must promise this much over AR: less is within what predictions miss."""
@@ -100,8 +96,6 @@ def _no(fastest: Prediction, plain: Prediction, worth_it: float) -> str:
 
 
 WORTH_SAYING = 0.03
-_TOKENS = 15e12
-"""Training tokens assumed of both models for the laws; a factor of ten changes the size by about 4 %."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,22 +152,15 @@ def draft_size(
         profile.passes, "target", target_cores, draft_cores if split else None, workload.context
     )
     draft = curve_at(profile.passes, "draft", draft_cores, target_cores if split else None, workload.context)
-    cost = MeasuredCost(
-        _row_latency(target.points),
-        (DraftLatency(float(profile.key.draft.parameters), _row_latency(draft.points)),),
-    )
+    cost = MeasuredCost(target, (DraftLatency(float(profile.key.draft.parameters), draft),))
     return compare_hidden(
         published_laws(),
         cost,
         SsdSettings(hit_rate, "none" if backup == "none" else "draft"),
         float(profile.key.target.parameters),
-        _TOKENS,
-        _TOKENS,
+        DEFAULT_TOKENS,
+        DEFAULT_TOKENS,
     )
-
-
-def _row_latency(points: Sequence[tuple[float, float]]) -> RowLatency:
-    return RowLatency(tuple(rows for rows, _ in points), tuple(ms for _, ms in points))
 
 
 def _split(profile: Profile) -> tuple[Cores, Cores] | None:

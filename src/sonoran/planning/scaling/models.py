@@ -12,8 +12,8 @@ from typing import Any
 
 from sonoran.errors import PlanError
 from sonoran.planning.scaling.acceptance import PUBLISHED_PLANE
-from sonoran.planning.scaling.laws import BESIROGLU
-from sonoran.planning.scaling.lawset import Laws, fit_measurements
+from sonoran.planning.scaling.laws import Laws, fit_measurements
+from sonoran.planning.scaling.loss import BESIROGLU
 from sonoran.planning.scaling.measurements import Measurement, parse_measurements
 
 
