@@ -25,7 +25,7 @@ from sonoran.planning.profile.replay import behaviour_of, best_fan_out, replay_b
 from sonoran.planning.rounds.costs import Costs
 from sonoran.planning.rounds.events import simulate
 from sonoran.planning.rounds.formulas import autoregressive, predict, speculative, synchronous
-from sonoran.planning.rounds.plan import Mode, RoundPlan, RoundResult
+from sonoran.planning.rounds.plan import Mode, RoundAverages, RoundPlan
 from sonoran.theory.distributions import length_distribution
 from sonoran.theory.latency import LatencyCurve
 from sonoran.theory.speedup import tokens_from_lengths
@@ -327,7 +327,7 @@ def _simulate_best(
         )
 
 
-def _prediction(placement: Placement, workload: Workload, result: RoundResult) -> Prediction:
+def _prediction(placement: Placement, workload: Workload, result: RoundAverages) -> Prediction:
     return Prediction(
         result.mode,
         placement,
