@@ -26,9 +26,10 @@ from sonoran.cli.plan_files import suffix, write
 from sonoran.errors import ConfigError, nearest
 from sonoran.models.registry import DEFAULT_TARGET
 from sonoran.planning.profile.measure import Settings, measure
-from sonoran.planning.profile.predict import Workload
-from sonoran.planning.profile.profile import Profile, load_profiles, save_profile
-from sonoran.planning.profile.reading import BUILT_IN, built_in_prompts, prompts_from_file
+from sonoran.planning.profile.placement import Workload
+from sonoran.planning.profile.profile import Profile
+from sonoran.planning.profile.prompts import BUILT_IN, built_in_prompts, prompts_from_file
+from sonoran.planning.profile.store import load_profiles, save_profile
 
 app = typer.Typer(
     help="Measure this machine and a pair of models; from then on mode auto knows what is fastest."

@@ -8,19 +8,15 @@ from typing import Any
 from sonoran.cli.common import err
 from sonoran.cli.engine import load
 from sonoran.llm import LLM
-from sonoran.planning.profile.choose import (
-    Advice,
-    Choice,
-    advise,
-    choose,
-    draft_size,
-    engine_options,
-)
+from sonoran.planning.profile.advice import Advice, advise, draft_size
+from sonoran.planning.profile.check import check_predictions
+from sonoran.planning.profile.choose import Choice, choose, engine_options
 from sonoran.planning.profile.pair import Pair
-from sonoran.planning.profile.predict import Prediction, Workload, nearest_acceptance, predict_all
-from sonoran.planning.profile.profile import Profile, Verified, save_profile
-from sonoran.planning.profile.reading import built_in_prompts
-from sonoran.planning.profile.verify import verify
+from sonoran.planning.profile.placement import Workload, nearest_acceptance
+from sonoran.planning.profile.predict import Prediction, predict_all
+from sonoran.planning.profile.profile import Measured, Profile
+from sonoran.planning.profile.prompts import built_in_prompts
+from sonoran.planning.profile.store import save_profile
 from sonoran.planning.scaling.hidden import HiddenDrafting
 
 DEFAULT_TEXT = 96
@@ -37,14 +33,14 @@ class Explanation:
     choice: Choice
     advice: list[Advice]
     sizing: HiddenDrafting | None
-    verified: list[Verified] = field(default_factory=list)
+    measured: list[Measured] = field(default_factory=list)
 
     def document(self, profile: Profile) -> dict[str, Any]:
         """Return one JSON document."""
-        measured = {v.label: v for v in self.verified}
+        by_label = {m.label: m for m in self.measured}
 
         def row(p: Prediction) -> dict[str, Any]:
-            found = measured.get(p.label)
+            found = by_label.get(p.label)
             return {
                 "label": p.label,
                 **{key: value for key, value in asdict(p).items() if key != "placement"},
@@ -64,7 +60,7 @@ class Explanation:
                 "gain": self.choice.gain,
             },
             "candidates": [row(p) for p in self.shown],
-            "verified": [{**asdict(v), "error": v.error} for v in self.verified],
+            "verified": [{**asdict(m), "error": m.error} for m in self.measured],
             "advice": [asdict(a) for a in self.advice],
             "draft_size": None if self.sizing is None else asdict(self.sizing),
         }
@@ -87,7 +83,7 @@ def explain_workload(
     )
     if verify_count:
         wanted = candidates(predictions, choice, max(verify_count, 1))[:verify_count]
-        answer.verified = run_candidates(
+        answer.measured = run_candidates(
             wanted,
             pair,
             workload,
@@ -95,8 +91,9 @@ def explain_workload(
             draft=draft,
             max_tokens=text_length(profile, workload),
         )
-        kept = [v for v in profile.verified if v.label not in {w.label for w in answer.verified}]
-        save_profile(replace(profile, verified=(*kept, *answer.verified)))
+        again = {m.label for m in answer.measured}
+        kept = [m for m in profile.measured if m.label not in again]
+        save_profile(replace(profile, measured=(*kept, *answer.measured)))
     return answer
 
 
@@ -105,7 +102,7 @@ def text_length(profile: Profile, workload: Workload) -> int:
     acceptance = nearest_acceptance(profile, workload)
     if acceptance is None:
         return DEFAULT_TEXT
-    return max(2, round(acceptance.positions / len(acceptance.traces)))
+    return max(2, round(acceptance.positions / len(acceptance.texts)))
 
 
 def candidates(predictions: list[Prediction], choice: Choice, count: int) -> list[Prediction]:
@@ -122,7 +119,7 @@ def run_candidates(
     target: str,
     draft: str,
     max_tokens: int,
-) -> list[Verified]:
+) -> list[Measured]:
     """Run configurations on the engine, one after the other, with the built-in prompts."""
 
     def make(p: Prediction) -> LLM:
@@ -146,4 +143,4 @@ def run_candidates(
         err.print(f"running {label} ({done + 1} of {total})", style="dim", highlight=False, soft_wrap=True)
 
     prompts = pair.encode(built_in_prompts())
-    return verify(wanted, make, prompts, workload, max_tokens=max_tokens, repeats=1, progress=show)
+    return check_predictions(wanted, make, prompts, workload, max_tokens=max_tokens, repeats=1, progress=show)

@@ -16,8 +16,9 @@ from sonoran.cli.engine import load_progress
 from sonoran.config import DraftQuantize, Quantize, parse_cores
 from sonoran.errors import ConfigError, PlanError, nearest
 from sonoran.planning.profile.pair import Pair, open_pair
-from sonoran.planning.profile.passes import Progress
-from sonoran.planning.profile.profile import Profile, load_profile
+from sonoran.planning.profile.passes import BudgetProgress
+from sonoran.planning.profile.profile import Profile
+from sonoran.planning.profile.store import load_profile
 
 TargetOption = Annotated[
     str, typer.Option("--target", "-m", help="Target: a name, a GGUF file, a directory.")
@@ -85,7 +86,7 @@ def open_from_options(
 
 
 @contextmanager
-def budget_progress(console: Console = err) -> Iterator[Progress]:
+def budget_progress(console: Console = err) -> Iterator[BudgetProgress]:
     """Show what is being measured and the share of the budget that is spent, on a terminal only."""
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
     # A thread that draws would take the processor from what is measured: draw when told instead.

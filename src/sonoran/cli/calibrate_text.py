@@ -8,7 +8,8 @@ from rich.table import Table
 
 from sonoran.cli.common import out
 from sonoran.planning.profile.choose import choose
-from sonoran.planning.profile.predict import Workload, predict_all
+from sonoran.planning.profile.placement import Workload
+from sonoran.planning.profile.predict import predict_all
 from sonoran.planning.profile.profile import Profile
 from sonoran.planning.profile.replay import replay_lengths
 
@@ -132,9 +133,8 @@ def _acceptance(profile: Profile) -> Table:
     for title in ("rule, T", "accepted", "+-", "K = 4", "in 1", "in 4", "positions", "perplexity"):
         table.add_column(title, justify="left" if title.startswith("rule") else "right")
     for law in profile.acceptance:
-        longest = max(len(trace.rejected) for trace in law.traces)
         tokens = "-"
-        if longest > 4:
+        if law.longest > 4:
             counts = replay_lengths(law, 4)
             tokens = f"{sum((k + 1) * n for k, n in enumerate(counts)) / sum(counts):.2f}"
         perplexities = [p for p in (law.target_perplexity, law.draft_perplexity) if p is not None]
@@ -153,7 +153,7 @@ def _acceptance(profile: Profile) -> Table:
 
 def _candidates(answer: Explanation) -> Table:
     plain = answer.choice.by_mode["ar"].tokens_per_s
-    measured = {v.label: v for v in answer.verified}
+    measured = {v.label: v for v in answer.measured}
     table = Table(box=None, header_style="bold")
     titles = ["mode", "K", "budget", "backup", "cores", "tokens/s", "x AR", "hits"]
     titles += ["measured", "error"] if measured else []

@@ -11,7 +11,7 @@ from typing import Any
 from sonoran.engine.drafter import CachingDrafter, Drafter, DraftRequest, DraftRound
 from sonoran.errors import PlanError
 from sonoran.planning.profile.passes import Clock
-from sonoran.planning.profile.predict import Rounds
+from sonoran.planning.profile.round_times import Rounds
 from sonoran.planning.rounds.behaviour import stretch
 from sonoran.sampling.proposals import EMPTY, Speculation
 from sonoran.theory.distributions import length_distribution, pooled_rate

@@ -120,8 +120,8 @@ class Preset:
 def load_preset(name: str) -> Preset:
     """Load a preset that comes with the package, or a JSON file. Raises PlanError."""
     if name in PRESETS:
-        text = resources.files("sonoran.planning.rounds").joinpath("data", f"{name}.json").read_text("utf-8")
-        return parse_preset(text, name)
+        file = resources.files("sonoran.planning.rounds") / "data" / f"{name}.json"
+        return parse_preset(file.read_text(encoding="utf-8"), name)
     path = Path(name)
     if path.suffix != ".json" and not path.is_file():
         raise PlanError(f"unknown preset {name!r}{nearest(name, PRESETS)} (or a JSON file)")

@@ -19,7 +19,7 @@ from sonoran.planning.scaling.measurements import Measurement, parse_measurement
 
 def data_text(name: str) -> str:
     """Text of a data file of this package."""
-    return resources.files("sonoran.planning.scaling").joinpath("data", name).read_text(encoding="utf-8")
+    return (resources.files("sonoran.planning.scaling") / "data" / name).read_text(encoding="utf-8")
 
 
 @functools.cache
