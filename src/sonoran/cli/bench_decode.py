@@ -14,7 +14,7 @@ from sonoran.backends.placement import place_threads
 from sonoran.bench.datasets import load_prompts
 from sonoran.bench.decode import Runner, measure_modes
 from sonoran.bench.machine import describe_processor
-from sonoran.bench.modes import EnginePlan, LlamaCppRunner, LLMRunner, Mode, plan_modes
+from sonoran.bench.modes import BenchMode, EnginePlan, LlamaCppRunner, LLMRunner, plan_modes
 from sonoran.bench.peers import LlamaCpp, check_peer
 from sonoran.cli.bench_options import names, step_progress
 from sonoran.cli.common import command, err, out, print_json
@@ -143,7 +143,7 @@ def decode(
 
 
 def load_engines(
-    model: str, planned: list[Mode], options: dict[str, Any], stack: ExitStack
+    model: str, planned: list[BenchMode], options: dict[str, Any], stack: ExitStack
 ) -> dict[EnginePlan, LLM]:
     """Load one engine for each different plan; the stack closes them."""
     engines: dict[EnginePlan, LLM] = {}

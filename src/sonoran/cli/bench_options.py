@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 
-from sonoran.bench.interleave import Progress
+from sonoran.bench.interleave import StepProgress
 from sonoran.cli.common import err
 from sonoran.errors import ConfigError
 
@@ -33,7 +33,7 @@ def names(option: str, text: str) -> list[str]:
 
 
 @contextmanager
-def step_progress(console: Console = err) -> Iterator[Progress]:
+def step_progress(console: Console = err) -> Iterator[StepProgress]:
     """Show one bar over all measurements on standard error, on a terminal only."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     # A thread that draws would take the processor from what is measured: draw once per step instead.

@@ -25,7 +25,7 @@ from sonoran.sampling.verification import verify
 from sonoran.ssd.outcomes import outcome_probabilities, rank_rows, score_rows
 from sonoran.types import FloatArray
 
-PREFILL_ROWS = 64
+_PREFILL_ROWS = 64
 MIN_TOKENS = 2
 _TIMED_STEPS = 24
 _GUESS_K = 4
@@ -146,8 +146,8 @@ class _Run:
             self.texts.append(text)
             if self.see is not None:
                 self.see(text.tokens)
-            for start in range(0, len(prompt) - 1, PREFILL_ROWS):
-                self._forward([text], start, min(start + PREFILL_ROWS, len(prompt) - 1), logits=0)
+            for start in range(0, len(prompt) - 1, _PREFILL_ROWS):
+                self._forward([text], start, min(start + _PREFILL_ROWS, len(prompt) - 1), logits=0)
 
     def step(self, alive: list[_OpenText]) -> None:
         """One token of every text that is not done."""
