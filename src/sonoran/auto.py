@@ -34,7 +34,7 @@ from sonoran.planning.profile.prompts import built_in_prompts
 from sonoran.planning.profile.reading import read_along
 from sonoran.planning.profile.round_times import ProfileRounds
 from sonoran.planning.profile.store import load_profile
-from sonoran.planning.rounds.plan import Mode
+from sonoran.planning.rounds.plan import RoundMode
 
 log = logging.getLogger(__name__)
 
@@ -177,7 +177,7 @@ def quick_profile(models: Models, pair: Pair, settings: Settings | None = None) 
     )
 
 
-def _adaptive(models: Models, profile: Profile, placement: Placement, mode: Mode, reason: str) -> Models:
+def _adaptive(models: Models, profile: Profile, placement: Placement, mode: RoundMode, reason: str) -> Models:
     """Let the drafter's K follow what a profile promises and what each round then takes."""
     drafter, speculative = models.drafter, models.speculative
     if drafter is None or speculative is None:

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from sonoran.bench.decode import Run
 from sonoran.bench.peers import LlamaCpp
-from sonoran.config import SpeculativeConfig
+from sonoran.config import Mode, SpeculativeConfig
 from sonoran.errors import ConfigError, nearest
 from sonoran.llm import LLM
 from sonoran.planning.profile.profile import Cores
 from sonoran.sampling.params import SamplingParams
 
-METHODS: dict[str, str | None] = {
-    "ar": None, "sd": "sd", "ngram": "ngram", "ssd": "ssd", "auto": "auto",
-}  # fmt: skip
 ALL = "-all"
 """Suffix of a mode that gives every core to both models: ``ar-all``, ``sd-all``."""
 
@@ -66,20 +63,19 @@ def plan_modes(
     modes = []
     for name in names:
         kind, everywhere = name.removesuffix(ALL), name.endswith(ALL)
-        if kind not in METHODS or (everywhere and kind == "ssd"):
-            valid = [*METHODS, *(key + ALL for key in METHODS if key != "ssd")]
+        if kind not in get_args(Mode) or (everywhere and kind == "ssd"):
+            valid = [*get_args(Mode), *(mode + ALL for mode in get_args(Mode) if mode != "ssd")]
             raise ConfigError(f"unknown mode {name!r}{nearest(name, valid)}")
         place = _union(cores, draft_cores) if everywhere else cores
-        method = METHODS[kind]
-        if method is None:
+        if kind == "ar":
             modes.append(BenchMode(name, False, EnginePlan(place, None)))
             continue
         config: dict[str, Any] = {
-            "method": method, "num_speculative_tokens": num_speculative_tokens, "verification": verification,
+            "method": kind, "num_speculative_tokens": num_speculative_tokens, "verification": verification,
         }  # fmt: skip
-        if method != "ngram":
+        if kind != "ngram":
             config |= {"model": draft, **(draft_options or {})}
-        if method == "ssd" and draft_cores is not None:
+        if kind == "ssd" and draft_cores is not None:
             config["cores"] = draft_cores
         own = (extra or {}).get(kind, {})
         if "draft_address" in own:  # that worker has its own model, cores and precision

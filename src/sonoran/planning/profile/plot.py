@@ -10,7 +10,7 @@ from sonoran.planning.profile.placement import Workload, nearest_acceptance
 from sonoran.planning.profile.predict import DEFAULT_BUDGETS, Prediction
 from sonoran.planning.profile.profile import Profile
 from sonoran.planning.profile.replay import replay_budget, replay_lengths
-from sonoran.planning.rounds.plan import Mode
+from sonoran.planning.rounds.plan import RoundMode
 from sonoran.theory.distributions import length_distribution
 from sonoran.theory.speedup import hit_rate_limit
 
@@ -39,7 +39,7 @@ def render_plot(
     return draw(paint, (12, 8.4), form)
 
 
-def best_by_k(predictions: Sequence[Prediction], mode: Mode) -> list[tuple[int, float]]:
+def best_by_k(predictions: Sequence[Prediction], mode: RoundMode) -> list[tuple[int, float]]:
     """Return (K, tokens per second) of the best configuration of a mode for each K."""
     best: dict[int, float] = {}
     for p in predictions:
@@ -63,7 +63,7 @@ def hit_rates(profile: Profile, workload: Workload, k: int) -> list[tuple[int, f
 def _speed(axes: Any, predictions: Sequence[Prediction]) -> None:
     plain = max((p.tokens_per_s for p in predictions if p.mode == "ar"), default=0.0)
     axes.axhline(plain, color=MUTED, lw=1.4, ls=(0, (4, 3)), label="AR")
-    modes: tuple[Mode, Mode] = ("sd", "ssd")
+    modes: tuple[RoundMode, RoundMode] = ("sd", "ssd")
     for mode in modes:
         points = best_by_k(predictions, mode)
         if points:

@@ -19,7 +19,7 @@ from sonoran.planning.profile.replay import behaviour_of, best_fan_out, replay_b
 from sonoran.planning.rounds.costs import Costs
 from sonoran.planning.rounds.events import simulate
 from sonoran.planning.rounds.formulas import autoregressive, predict, speculative, synchronous
-from sonoran.planning.rounds.plan import FixedBackup, Mode, RoundAverages, RoundPlan
+from sonoran.planning.rounds.plan import FixedBackup, RoundAverages, RoundMode, RoundPlan
 from sonoran.theory.speedup import tokens_per_round
 
 DEFAULT_K = (1, 2, 3, 4, 5, 6, 7, 8)
@@ -36,7 +36,7 @@ class Prediction:
     passes of more rows were needed than were measured. ``method`` says how SSD was computed.
     """
 
-    mode: Mode
+    mode: RoundMode
     placement: Placement
     batch: int
     tokens_per_s: float

@@ -12,7 +12,7 @@ from sonoran.planning.profile.predict import predict_all
 from sonoran.planning.profile.profile import Profile
 from sonoran.planning.profile.replay import replay_lengths
 from sonoran.planning.rounds.formulas import autoregressive, synchronous
-from sonoran.planning.rounds.plan import Mode, RoundPlan
+from sonoran.planning.rounds.plan import RoundMode, RoundPlan
 from sonoran.theory.distributions import length_distribution
 from sonoran.theory.speedup import tokens_from_lengths
 
@@ -45,7 +45,13 @@ class ProfileRounds:
     """
 
     def __init__(
-        self, profile: Profile, placement: Placement, mode: Mode, k_max: int, context: int, temperature: float
+        self,
+        profile: Profile,
+        placement: Placement,
+        mode: RoundMode,
+        k_max: int,
+        context: int,
+        temperature: float,
     ) -> None:
         self._profile, self._placement, self._mode, self._k_max = profile, placement, mode, k_max
         self._context, self._temperature = context, temperature

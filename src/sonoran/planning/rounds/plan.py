@@ -8,7 +8,9 @@ from typing import Literal, get_args
 from sonoran.errors import PlanError, nearest
 from sonoran.theory.speedup import lookahead
 
-Mode = Literal["ar", "sd", "ssd"]
+RoundMode = Literal["ar", "sd", "ssd"]
+"""The modes whose rounds are modelled; no profile knows how often n-grams are accepted."""
+
 FixedBackup = Literal["draft", "ngram", "random", "none"]
 FIXED_BACKUPS: tuple[FixedBackup, ...] = get_args(FixedBackup)
 
@@ -21,7 +23,7 @@ class RoundPlan:
     there, drafted on while that pays; else the target waits for the whole round. Raises PlanError.
     """
 
-    mode: Mode
+    mode: RoundMode
     num_speculative_tokens: int = 0
     batch: int = 1
     fan_out: tuple[int, ...] = ()
@@ -30,8 +32,8 @@ class RoundPlan:
 
     def __post_init__(self) -> None:
         k = lookahead(self.num_speculative_tokens)
-        if self.mode not in get_args(Mode):
-            raise PlanError(f"unknown mode {self.mode!r}{nearest(str(self.mode), get_args(Mode))}")
+        if self.mode not in get_args(RoundMode):
+            raise PlanError(f"unknown mode {self.mode!r}{nearest(str(self.mode), get_args(RoundMode))}")
         if self.backup not in FIXED_BACKUPS:
             raise PlanError(f"unknown backup {self.backup!r}{nearest(str(self.backup), FIXED_BACKUPS)}")
         if isinstance(self.batch, bool) or not isinstance(self.batch, int) or self.batch < 1:
@@ -56,7 +58,7 @@ class RoundAverages:
     the share of hits whose branch was not finished when the outcome came.
     """
 
-    mode: Mode
+    mode: RoundMode
     tokens_per_s: float
     tokens_per_round: float
     round_ms: float
