@@ -74,7 +74,7 @@ def test_a_hopeless_profile_starts_with_ar_and_probes_now_and_then():
 
 
 def test_a_probe_discovers_that_speculation_pays_after_all():
-    policy = AutoPolicy(Made(rate=0.2), K_MAX, prior=2.0)
+    policy = AutoPolicy(Made(rate=0.2), K_MAX)
     used = drive(policy, 3 * FIRST_PROBE, 0.95)
     assert used[0] == 0
     assert policy.k >= 2

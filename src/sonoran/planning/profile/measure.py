@@ -101,6 +101,7 @@ def measure(
     stages = 1 + 2 * len(splits)
     with ExitStack() as stack:
         models, see = _load(load, cores, cores, draft, kept, wanted, stack, tell)
+        config = models["target"][0].backend.config
         if draft:
             # Loading the other placements will take as long as loading this one did.
             left = READING_SHARE * max(0.4 * wanted.seconds, wanted.seconds - (clock() - begin) * stages)
@@ -130,9 +131,6 @@ def measure(
             share = 2.0 * max(0.0, wanted.seconds - (clock() - begin)) / (stages - done)
             where = f"cores {_text(target_cores)} | {_text(draft_cores)}"
             passes += _passes(models, wanted, True, share, clock, tell, where)
-            config = models["target"][0].backend.config
-    if not splits:
-        config = models["target"][0].backend.config
     host = measure_host(config, tokenizer, clock)
     message = measure_message(clock=clock) if splits else Timing(0.0)
     return Profile(

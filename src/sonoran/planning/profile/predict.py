@@ -24,6 +24,7 @@ from sonoran.theory.speedup import tokens_per_round
 
 DEFAULT_K = (1, 2, 3, 4, 5, 6, 7, 8)
 DEFAULT_BUDGETS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+BACKUPS: tuple[FixedBackup, ...] = ("draft", "none")
 SIMULATED = 12
 SIMULATED_ROUNDS = 800
 
@@ -77,7 +78,6 @@ def predict_all(
     *,
     k_values: Sequence[int] = DEFAULT_K,
     budgets: Sequence[int] = DEFAULT_BUDGETS,
-    backups: Sequence[FixedBackup] = ("draft", "none"),
     where: Iterable[Placement] | None = None,
     simulated: int = SIMULATED,
 ) -> list[Prediction]:
@@ -93,14 +93,11 @@ def predict_all(
         if placement.kind == "alone":
             predictions.append(_autoregressive(profile, placement, workload, costs))
         elif acceptance is not None:
-            longest = acceptance.longest
-            for k in (k for k in k_values if 1 <= k < longest):
+            for k in (k for k in k_values if 1 <= k < acceptance.longest):
                 if placement.kind == "shared":
                     predictions.append(_synchronous(profile, placement, workload, costs, acceptance, k))
                 else:
-                    predictions += _speculative(
-                        profile, placement, workload, costs, acceptance, k, budgets, backups
-                    )
+                    predictions += _speculative(profile, placement, workload, costs, acceptance, k, budgets)
     if not any(p.mode == "ar" for p in predictions):
         raise PlanError("the profile has no passes of the target alone for this placement; calibrate again")
     predictions.sort(key=lambda p: -p.tokens_per_s)
@@ -139,12 +136,11 @@ def _speculative(
     acceptance: Acceptance,
     k: int,
     budgets: Sequence[int],
-    backups: Sequence[FixedBackup],
 ) -> list[Prediction]:
     found = []
     for budget in budgets:
         fan_out = best_fan_out(acceptance, k, budget)
-        for backup in backups:
+        for backup in BACKUPS:
             replay = replay_budget(acceptance, k, budget, backup=backup)
             plan = RoundPlan("ssd", k, workload.batch, fan_out, backup=backup)
             result = speculative(
