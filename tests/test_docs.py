@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 import typer
 
-from sonoran.cli.main import app
+from sonoran.cli import main
 from sonoran.config import SpeculativeConfig
 from sonoran.models.registry import DEFAULT_DRAFT, DEFAULT_TARGET
 from tests.tiny_models import make_gguf
@@ -144,7 +144,7 @@ COMMANDS = [(block.name, words) for block in BLOCKS for words in command_lines(b
 
 def parse(words: list[str]) -> None:
     """Parse a whole command line of `sonoran` without running it. Raises what the parser raises."""
-    command: Any = typer.main.get_command(app)
+    command: Any = typer.main.get_command(main.app)
     context = command.context_class(command, info_name="sonoran")
     rest = words
     while True:
@@ -206,6 +206,10 @@ def test_every_speculative_config_is_valid() -> None:
         SpeculativeConfig.from_mapping(config)
 
 
+PROGRAM: Any = typer.main.get_command(main.app)
+PROGRAM.commands = {name: main.load(name) for panel in main.COMMANDS.values() for name in panel}
+
+
 def options_of(command: Any) -> set[str]:
     names = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
     return names.union(*(options_of(sub) for sub in getattr(command, "commands", {}).values()))
@@ -218,13 +222,12 @@ def spans(page: Path) -> list[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_options_and_commands_in_the_text_exist(page: Path) -> None:
-    program: Any = typer.main.get_command(app)
     scripts = "".join(path.read_text() for path in (ROOT / "scripts").glob("*.py"))
     for span in spans(page):
         words = span.replace("[", " ").replace("]", " ").split()
         if not span.startswith(("--", "sonoran ")):
             continue
-        command = program
+        command = PROGRAM
         for word in words[1:] if words[0] == "sonoran" else ():
             known = getattr(command, "commands", {})
             if word in known:

@@ -17,11 +17,6 @@ from tests.engine.helpers import engine, greedy, model_drafter
 from tests.worker.local import make_speculator, toy_model
 
 DOCS = Path(__file__).parents[1] / "docs"
-DOUBLES = {
-    "answers_by_origin", "hit_rate", "hit_rate_after", "tokens_per_round", "wait", "rounds_waited_over_1_ms",
-    "draft_hidden_ms", "draft_exposed_ms",
-}  # fmt: skip
-"""Of the drafter: the same facts as those of CacheStats, by which they are explained."""
 
 
 def missing(names: Any, page: str = "statistics.md") -> list[str]:
@@ -72,7 +67,7 @@ class NoWorker:
 
 def test_every_statistic_of_the_worker_is_explained() -> None:
     drafter = SsdDrafter(cast(WorkerClient, NoWorker()), target_vocab=8)
-    assert missing(set(drafter.stats()) - DOUBLES) == []
+    assert missing(drafter.stats()) == []
     assert missing(make_speculator(toy_model()).stats()) == []
 
 

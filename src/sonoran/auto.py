@@ -146,7 +146,8 @@ def quick_profile(models: Models, pair: Pair, settings: Settings | None = None) 
     if not isinstance(drafter, ModelDrafter):
         raise ConfigError("a quick measurement needs a draft in the engine's process")
     cores, begin = pair.key.machine.cores, time.perf_counter()
-    prompts = [ids[-wanted.max_prompt :] for ids in pair.encode(built_in_prompts()[:QUICK_PROMPTS])]
+    texts = built_in_prompts()[:QUICK_PROMPTS]
+    prompts = [pair.tokenizer.encode_prompt(text)[-wanted.max_prompt :] for text in texts]
     reading = read_along(
         target,
         drafter.backend,

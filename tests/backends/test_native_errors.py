@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from sonoran.backends.base import Rows
 from sonoran.backends.native import NativeBackend
-from sonoran.backends.validation import check_rows
 from sonoran.errors import ConfigError, ModelError, NumericsError
 from sonoran.models.source import ModelFile, open_model
 from tests.backends.native_oracle import BLOCK_SIZE, native, text, trunk
+from tests.oracles.row_contract import check_rows
 from tests.tiny_models import make_gguf
 
 BLOCKS = 3

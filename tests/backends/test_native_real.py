@@ -40,7 +40,7 @@ def fibonacci(n):
 ```
 """  # noqa: W293
 # Perplexity of TEXT (its 501 tokens after the first) under the default target, all weights dequantised to
-# fp32 and no other rounding: ReferenceBackend(open_model(path), 64, 16, batched=True), once, in 7 GB of memory.
+# fp32 and no other rounding: TorchBackend(open_model(path), 64, 16, batched=True), once, in 7 GB of memory.
 # Under the same model, ANSWER is greedy: at every token it leads by 0.1 logits or more.
 FP32_PERPLEXITY = 10.7700
 
@@ -79,14 +79,14 @@ def test_prefill_and_single_tokens_give_the_same_bits(target: tuple[NativeBacken
 def test_small_model_is_near_its_fp32_self() -> None:
     """Live: SmolLM2 beside the reference, in bits that its predictions lose."""
     torch = pytest.importorskip("torch")
-    from sonoran.backends.reference import ReferenceBackend
+    from tests.oracles.torch_backend import TorchBackend
 
     model_file = real_model(SMOLLM)
     ids = Tokenizer.from_model(model_file).encode(TEXT)[300:380]
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        exact = log_softmax(run(ReferenceBackend(model_file, 6, 16, batched=True), ids[:-1]))
+        exact = log_softmax(run(TorchBackend(model_file, 6, 16, batched=True), ids[:-1]))
     finally:
         torch.set_num_threads(threads)
     ours = log_softmax(run(NativeBackend(model_file, num_blocks=6), ids[:-1]))

@@ -80,6 +80,7 @@ def test_every_lane_gives_the_same_text_and_the_proof_can_be_checked(
     assert found["modes"]["SSD"]["metrics"]["speculative_decoding"]["num_cache_lookups"] > 0
     assert found["modes"]["SD"]["hit_rate"] is found["modes"]["AR"]["mean_acceptance_length"] is None
     assert found["modes"]["AR"]["speed_up"] == 1.0
+    assert "AR on all of these cores" in found["note"]
     assert leftovers(private_tmp) == []
 
 
@@ -92,6 +93,7 @@ def test_without_a_terminal_there_are_plain_lines(models: list[str]) -> None:
     assert "\x1b" not in result.output
     assert "The 3 texts are identical" in result.stdout
     assert "AR, all cores" not in result.stdout
+    assert "AR on all of these cores" not in result.stdout
 
 
 @pytest.mark.parametrize(

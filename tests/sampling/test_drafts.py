@@ -7,7 +7,6 @@ from sonoran.sampling import (
     EMPTY,
     PointLaw,
     SamplingParams,
-    distribution,
     draft_sample,
     noise,
     rank_candidates,
@@ -16,6 +15,7 @@ from sonoran.sampling import (
 )
 from sonoran.sampling.drafts import LAW_SIZE, draft_chance
 from sonoran.sampling.proposals import SparseLaw
+from tests.sampling.sampled import sampled_distribution
 
 RNG = np.random.default_rng(12)
 
@@ -31,7 +31,7 @@ def test_law_is_the_truncated_distribution():
     assert len(law.ids) == LAW_SIZE
     assert law.probabilities.sum() == pytest.approx(1.0, abs=1e-12)
     assert law.ids.tolist() == sorted(np.argsort(-row, kind="stable")[:LAW_SIZE].tolist())
-    full = distribution(row, [], 0, params)
+    full = sampled_distribution(row, [], 0, params)
     expected = full.probabilities[law.ids] / full.probabilities[law.ids].sum()
     assert law.probabilities == pytest.approx(expected, rel=1e-6)
     assert law.probability(token) > 0
@@ -80,7 +80,7 @@ def test_survivors_come_first_then_the_rest_by_score():
     row = RNG.normal(size=30).astype(np.float32)
     params = SamplingParams(top_k=4)
     scores = row.astype(np.float64) + noise.gumbel(3, 7, np.arange(30))
-    kept = set(distribution(row, [], 0, params).ids.tolist())
+    kept = set(sampled_distribution(row, [], 0, params).ids.tolist())
     expected = sorted(range(30), key=lambda token: (token not in kept, -scores[token]))
     assert rank(row, params, 7, "coupled", 12) == expected[:12]
     assert rank(row, params, 7, "coupled", 12, expected[0]) == expected[1:13]

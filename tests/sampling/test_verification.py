@@ -11,10 +11,10 @@ from sonoran.sampling import (
     SparseLaw,
     Speculation,
     UniformLaw,
-    distribution,
     token_logprob,
     verify,
 )
+from tests.sampling.sampled import sampled_distribution
 from tests.sampling.toy import EOS, Toy, decode, model_drafter, ngram_drafter, random_drafter
 
 VOCAB = 12
@@ -62,8 +62,8 @@ def test_greedy_text_is_the_same_under_both_rules(values, rule):
     params = SamplingParams(**values)
     expected = list(PROMPT)
     for _ in range(80):
-        law = distribution(TARGET.row(expected), expected, len(PROMPT), params, EOS)
-        expected.append(int(law.ids[0]))
+        found = sampled_distribution(TARGET.row(expected), expected, len(PROMPT), params, EOS)
+        expected.append(int(found.ids[0]))
     for kind, drafter in drafters(rule, params, 5).items():
         found, _, _ = decode(TARGET, drafter, [3, 5], PROMPT, params, 5, 80, rule)
         assert found == expected, kind
@@ -103,8 +103,8 @@ def test_acceptance_under_common_noise_is_at_least_the_bound():
     rng = np.random.default_rng(6)
     p, q = (rng.normal(size=8).astype(np.float32) for _ in range(2))
     params = SamplingParams()
-    laws = [distribution(row, [], 0, params).probabilities for row in (p, q)]
-    distance = 0.5 * np.abs(laws[0] - laws[1]).sum()
+    both = [sampled_distribution(row, [], 0, params).probabilities for row in (p, q)]
+    distance = 0.5 * np.abs(both[0] - both[1]).sum()
     same = [
         verify("coupled", p[None], [0] * n, 0, EMPTY, params, 4, ()).tokens
         == verify("coupled", q[None], [0] * n, 0, EMPTY, params, 4, ()).tokens

@@ -78,19 +78,13 @@ class Race:
         self._stack = ExitStack()
         self._backend: tuple[Cores, Backend] | None = None
 
-    def encode(self, text: str) -> list[int]:
-        """Return the token ids of a prompt, as a chat if the model has a template."""
-        tokenizer = self.target.tokenizer
-        if tokenizer.has_chat_template:
-            return list(tokenizer.encode_chat([{"role": "user", "content": text}]))
-        return list(tokenizer.encode(text))
-
     def run(
         self, prompt: str, params: SamplingParams, show: Show, loading: LoadProgress | None = None
     ) -> list[Finish]:
         """Run the lanes in order, after a short warm-up of each. ``show`` is called after every round."""
         self._reporting = Reporting(load=loading)
-        ids, warmup = self.encode(prompt), self.encode(WARMUP_PROMPT)
+        encode = self.target.tokenizer.encode_prompt
+        ids, warmup = encode(prompt), encode(WARMUP_PROMPT)
         finishes = []
         for lane in self._lanes:
             backend = self._target_on(lane.cores)

@@ -16,11 +16,10 @@ from sonoran.bench.machine import (
     package_versions,
 )
 from sonoran.bench.selfcheck import cached_models, smallest_cached, try_model
-from sonoran.cli.common import command, out, print_json
-from sonoran.cli.engine import JsonOption
+from sonoran.cli.common import JsonOption, command, examples, out, print_json
 from sonoran.models.cache import cache_dir, model_path
 
-EXAMPLES = "Examples:  sonoran doctor  |  sonoran doctor --json  |  sonoran doctor --no-measure"
+EXAMPLES = examples("sonoran doctor", "sonoran doctor --json", "sonoran doctor --no-measure")
 PULL = "sonoran models pull"
 
 

@@ -83,7 +83,9 @@ class AutoPolicy:
     _plain_rounds: int = field(default=0, init=False)
     _next_probe: int = field(default=FIRST_PROBE, init=False)
     _probing: int = field(default=0, init=False)
-    _stretch: tuple[bool, int] = field(default=(False, 0), init=False)  # kind of the last rounds, and how many
+    _stretch: tuple[bool, int] = field(
+        default=(False, 0), init=False
+    )  # kind of the last rounds, and how many
     _checked: float = field(default=1.0, init=False)  # _slow[True] when AR was last looked at
     _checking: int = field(default=0, init=False)
     _pause: int = field(default=0, init=False)

@@ -1,6 +1,5 @@
-"""Sampling: parameters, distribution, noise, verification rules and stop rules. Pure; knows no backend."""
+"""Sampling: parameters, what they do to logits, noise, verification rules, stop rules. Pure; knows no backend."""
 
-from sonoran.sampling.distribution import Distribution, distribution
 from sonoran.sampling.drafts import draft_sample, rank_candidates, sample_weights
 from sonoran.sampling.params import SamplingParams, VerificationRule
 from sonoran.sampling.proposals import EMPTY, Law, PointLaw, SparseLaw, Speculation, UniformLaw
@@ -11,7 +10,6 @@ __all__ = [
     "EMPTY",
     "Advance",
     "Detokenizer",
-    "Distribution",
     "Law",
     "PointLaw",
     "SamplingParams",
@@ -21,7 +19,6 @@ __all__ = [
     "UniformLaw",
     "VerificationRule",
     "Verified",
-    "distribution",
     "draft_sample",
     "rank_candidates",
     "sample_weights",

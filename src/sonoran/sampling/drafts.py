@@ -8,11 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from sonoran.sampling import noise, rowops
-from sonoran.sampling.distribution import TokenIds, adjust, cut_of
+from sonoran.sampling.logits import TokenIds, adjust, cut_of
 from sonoran.sampling.params import SamplingParams, VerificationRule
-from sonoran.sampling.portable import Int64Array
 from sonoran.sampling.proposals import Law, PointLaw, SparseLaw
-from sonoran.types import FloatArray, IntArray
+from sonoran.types import FloatArray, Int64Array, IntArray
 
 _LEADING = 4  # tokens whose scores count; the others hardly have a chance
 
@@ -57,7 +56,7 @@ def draft_chance(
     """Return the chance that the draft gives its own ``token`` of being accepted; a guess, good for speed alone.
 
     Greedy and coupled: its share of the softmax over the leading scores, noise included. Rejection: the square root
-    of its probability, see ``drafting.confidence``. Penalties and bias are left out.
+    of its probability, see ``ssd.outcomes``. Penalties and bias are left out.
     """
     if isinstance(law, SparseLaw):
         return math.sqrt(law.probability(token))
@@ -67,7 +66,7 @@ def draft_chance(
         scores = row[ids].astype(np.float64)
     else:
         ids = rowops.coupled_top(row, cut_of(params), seed, position, _LEADING)
-        scores = row[ids].astype(np.float64) / params.temperature + rowops.gumbel(seed, position, ids)
+        scores = row[ids].astype(np.float64) / params.temperature + noise.gumbel(seed, position, ids)
     weights = np.exp(scores - scores[0])
     return float(weights[0] / weights.sum()) if np.isfinite(scores[0]) else 0.0
 

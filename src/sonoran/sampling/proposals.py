@@ -9,8 +9,7 @@ from typing import TypeAlias
 import numpy as np
 
 from sonoran.errors import ConfigError
-from sonoran.sampling.portable import Float64Array
-from sonoran.types import IntArray
+from sonoran.types import Float64Array, IntArray
 
 
 @dataclass(frozen=True, slots=True)

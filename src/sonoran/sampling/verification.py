@@ -16,13 +16,10 @@ import numpy as np
 
 from sonoran.errors import ConfigError
 from sonoran.sampling import noise, rowops
-from sonoran.sampling.distribution import TokenIds, adjust, cut_of
-from sonoran.sampling.drafts import draft_sample, rank_candidates
+from sonoran.sampling.logits import TokenIds, adjust, cut_of
 from sonoran.sampling.params import SamplingParams, VerificationRule
-from sonoran.sampling.proposals import EMPTY, Law, Speculation
+from sonoran.sampling.proposals import Law, Speculation
 from sonoran.types import FloatArray, TokenLogprob
-
-__all__ = ["EMPTY", "Speculation", "Verified", "draft_sample", "rank_candidates", "token_logprob", "verify"]
 
 
 @dataclass(frozen=True, slots=True)

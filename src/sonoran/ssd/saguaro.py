@@ -18,28 +18,25 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sonoran.errors import ConfigError
-from sonoran.sampling import portable, rowops
-from sonoran.sampling.distribution import TokenIds, adjust, cut_of
+from sonoran.sampling import rowops
 from sonoran.sampling.drafts import LAW_SIZE, sample_weights
+from sonoran.sampling.logits import TokenIds, adjust, cut_of
 from sonoran.sampling.params import SamplingParams
 from sonoran.sampling.proposals import SparseLaw
-from sonoran.types import FloatArray, IntArray
-
-Floats = NDArray[np.float64]
+from sonoran.types import Float64Array, FloatArray, Int64Array, IntArray
 
 
-def leading_order(scores: FloatArray | Floats, ids: IntArray | None = None) -> NDArray[np.int64]:
+def leading_order(scores: FloatArray | Float64Array, ids: IntArray | None = None) -> Int64Array:
     """Return indices by score, largest first; equal scores by token id (by index without ``ids``)."""
     by_id = np.arange(len(scores)) if ids is None else ids
     return np.lexsort((by_id, -np.asarray(scores, np.float64)))
 
 
 def saguaro_scores(
-    scores: FloatArray | Floats, fan_out: int, c: float, ids: IntArray | None = None
-) -> Floats:
+    scores: FloatArray | Float64Array, fan_out: int, c: float, ids: IntArray | None = None
+) -> Float64Array:
     """Return ``scores`` (log-probabilities up to a constant) with ln C added to the ``fan_out`` leading ones.
 
     The set is the same wherever the scores are: ties at its edge go to the lower id. With C = 0 its members
@@ -81,29 +78,4 @@ def saguaro_sample(
     kept = rowops.select(row, cut_of(params), LAW_SIZE)
     scores = saguaro_scores(kept.x, fan_out, c, kept.ids)
     # Rescaled to a largest score of 0, so that the integer weights keep their resolution when C is tiny.
-    return sample_weights(kept.ids, portable.weights(scores - scores.max()), seed, position)
-
-
-def rejection_hit_rate(
-    target: Floats,
-    draft: Floats,
-    order: Sequence[int] | NDArray[np.int64],
-    fan_out: int,
-    *,
-    exclude_sent: bool = True,
-) -> float:
-    """Return the probability that the bonus token after a rejection is among the guesses.
-
-    ``target`` and ``draft`` are laws of the position, ``order`` the draft's tokens from the likeliest on
-    (before sigma). The guesses are the first ``fan_out``; with ``exclude_sent`` the rejected token is
-    skipped, which admits the next one. 1 when nothing is ever rejected, as in the proof of Theorem 15.
-    """
-    residual, rejected = np.maximum(target - draft, 0.0), np.maximum(draft - target, 0.0)
-    if not residual.sum() > 0.0 or not rejected.sum() > 0.0:
-        return 1.0
-    residual, rejected = residual / residual.sum(), rejected / rejected.sum()
-    leading = np.asarray(order)[:fan_out]
-    hit = float(residual[leading].sum())
-    if exclude_sent and fan_out < len(order):
-        hit += float(rejected[leading].sum() * residual[order[fan_out]])
-    return hit
+    return sample_weights(kept.ids, rowops.weights(scores - scores.max()), seed, position)

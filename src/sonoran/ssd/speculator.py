@@ -94,7 +94,6 @@ class Speculator:
         for name in sequences:
             s = self._sequences.pop(name, None)
             if s is not None:
-                self._context.cache.drop(name)
                 self._context.release_scratch(s)
                 self._context.model.kv.close(s.table)
 
@@ -108,7 +107,7 @@ class Speculator:
             "outcomes": context.statistics.summary(k),
             "budget": budget,
             "guesses_per_sequence": context.guesses,
-            "trust_in_confidence": context.trust.weight,
+            "trust_in_confidence": context.confidence.weight,
             "fan_out": {origin: context.fan_out.list_for(origin, k, budget) for origin in _SHOWN},
             "verification_ms": context.backup.verification_ms,
             "draft_ms": context.backup.draft_ms,
@@ -150,7 +149,7 @@ class Speculator:
         if s is None:
             return None
         context = self._context
-        length, sent, origin, ranked, beliefs = len(s.tokens), s.sent, s.origin, s.ranked, s.beliefs
+        sent, origin, ranked, prediction = s.sent, s.origin, s.ranked, s.prediction
         context.release_scratch(s)
         try:
             outcome = s.commit(item)
@@ -161,14 +160,14 @@ class Speculator:
         s.wanted, s.complete = item.wanted, item.wanted < 1
         s.propose(EMPTY, "none")
         if outcome is None:
-            context.cache.drop(s.id)
+            s.cache.open(())  # nothing was verified, so nothing that was guessed came true
             return s
-        cached = context.cache.take(s.id, length, outcome)
+        cached = s.cache.take(outcome)
         if ranked is not None:
             rank = bonus_rank(ranked, sent.tokens, outcome)
             context.statistics.observe(origin, len(sent), outcome, rank, hit=cached is not None)
-            if beliefs is not None:
-                context.trust.observe(beliefs, outcome, rank)
+            if prediction is not None:
+                context.confidence.observe(prediction, outcome, rank)
         if cached is None:
             context.counters.misses += 1
             return s

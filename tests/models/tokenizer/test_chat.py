@@ -142,3 +142,18 @@ def test_without_a_template_the_error_says_what_to_do() -> None:
     assert not tokenizer.has_chat_template
     with pytest.raises(ConfigError, match="no chat template"):
         tokenizer.encode_chat(MESSAGES)
+    assert tokenizer.encode_prompt("hello") == tokenizer.encode("hello")
+    with pytest.raises(
+        ConfigError, match="a system message needs a chat, and the model has no chat template"
+    ):
+        tokenizer.encode_prompt("hello", system="be kind")
+
+
+def test_a_prompt_is_a_chat_where_there_is_a_template() -> None:
+    tokenizer = Tokenizer.from_gguf(byte_level())
+    user, system = {"role": "user", "content": "hello"}, {"role": "system", "content": "be kind"}
+    assert tokenizer.encode_prompt("hello") == tokenizer.encode_chat([user])
+    assert tokenizer.encode_prompt("hello", system="be kind") == tokenizer.encode_chat([system, user])
+    assert tokenizer.encode_prompt("hello", chat=False) == tokenizer.encode("hello")
+    with pytest.raises(ConfigError, match="not encoded as a chat"):
+        tokenizer.encode_prompt("hello", system="be kind", chat=False)

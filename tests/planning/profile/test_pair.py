@@ -86,17 +86,6 @@ def test_calibration_measures_the_draft_that_the_engine_and_the_worker_run(model
         own.close()
 
 
-def test_prompts_become_chats(models):
-    pair = open_pair(models / "target.gguf", None)
-    [ids] = pair.encode(["hello"])
-    expected = (
-        pair.tokenizer.encode_chat([{"role": "user", "content": "hello"}])
-        if pair.tokenizer.has_chat_template
-        else pair.tokenizer.encode("hello")
-    )
-    assert ids == expected
-
-
 def test_pairs_are_checked(models, monkeypatch):
     def refuse(target, draft):
         raise CompatibilityError("token 3 differs")

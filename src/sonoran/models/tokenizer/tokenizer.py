@@ -136,6 +136,22 @@ class Tokenizer:
         text = self.render_chat(messages, tools, add_generation_prompt, template_kwargs)
         return self.encode(text, add_special_tokens=False)
 
+    def encode_prompt(self, text: str, *, system: str | None = None, chat: bool | None = None) -> list[int]:
+        """Token ids of a user's prompt: as a chat if the model has a template, else as the bare text.
+
+        ``chat`` True or False decides it; ``system`` is a message before the prompt. Raises ConfigError for a system
+        message without a chat, and what ``encode_chat`` raises.
+        """
+        if not (self.has_chat_template if chat is None else chat):
+            if system is None:
+                return self.encode(text)
+            why = "the model has no chat template" if chat is None else "the prompt is not encoded as a chat"
+            raise ConfigError(
+                f"a system message needs a chat, and {why}; use an instruct model, or leave it out"
+            )
+        messages = [] if system is None else [{"role": "system", "content": system}]
+        return self.encode_chat([*messages, {"role": "user", "content": text}])
+
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = True, continuation: bool = False) -> str:
         """Text of token ids; incomplete or invalid bytes become U+FFFD, padding ids nothing.
 

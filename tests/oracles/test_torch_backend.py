@@ -1,9 +1,8 @@
-"""The reference backend against Hugging Face transformers, and against itself in any split of a text."""
+"""The PyTorch oracle against Hugging Face transformers, and against itself in any split of a text."""
 
 from __future__ import annotations
 
 import dataclasses
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,9 @@ import numpy as np
 import pytest
 
 from sonoran.backends.base import Rows
-from sonoran.backends.reference import ReferenceBackend
 from sonoran.errors import ConfigError, NumericsError
 from sonoran.models.source import open_model
+from tests.oracles.torch_backend import TorchBackend
 from tests.tiny_models import LLAMA3_SCALING, make_gguf, make_hf_dir
 
 torch = pytest.importorskip("torch")
@@ -84,8 +83,8 @@ def trunk(ids: np.ndarray, start: int = 0, wants: int = 1) -> Rows:
     return Rows.trunk(ids[start:], positions, np.zeros(n), TABLE, BLOCK_SIZE, np.full(n, wants))
 
 
-def backend(directory: Path, **options: Any) -> ReferenceBackend:
-    return ReferenceBackend(open_model(directory), 12, BLOCK_SIZE, **options)
+def backend(directory: Path, **options: Any) -> TorchBackend:
+    return TorchBackend(open_model(directory), 12, BLOCK_SIZE, **options)
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +115,7 @@ def test_gguf_and_directory_of_the_same_weights_agree(tmp_path: Path, arch: str)
     make_gguf(tmp_path / "tiny.gguf", arch, **dims)
     make_hf_dir(tmp_path / "tiny", arch, **dims)
     ids = text(30, vocab_size=320)
-    from_gguf = ReferenceBackend(open_model(tmp_path / "tiny.gguf"), 12, BLOCK_SIZE)
+    from_gguf = TorchBackend(open_model(tmp_path / "tiny.gguf"), 12, BLOCK_SIZE)
     from_directory = backend(tmp_path / "tiny")
     assert from_gguf.config.rope_interleaved == (arch == "llama")
     assert not from_directory.config.rope_interleaved
@@ -273,7 +272,7 @@ def test_malformed_rows_are_refused_by_name_and_value(saved: Any, case: str) -> 
 )
 def test_impossible_sizes_are_refused(saved: Any, sizes: Any, options: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        ReferenceBackend(open_model(saved["llama"][0]), *sizes, **options)
+        TorchBackend(open_model(saved["llama"][0]), *sizes, **options)
 
 
 def test_logits_that_are_not_finite_are_reported(saved: Any) -> None:
@@ -282,13 +281,6 @@ def test_logits_that_are_not_finite_are_reported(saved: Any) -> None:
     ids = np.array([1, 2, 5], np.int32)
     with pytest.raises(NumericsError, match=r"row 2 \(position 2\)"):
         model.forward(trunk(ids))
-
-
-def test_without_torch_the_error_says_what_to_install(saved: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = open_model(saved["llama"][0])
-    monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(ConfigError, match="needs PyTorch"):
-        ReferenceBackend(file, 2, 4)
 
 
 def test_close_frees_and_may_be_called_twice(saved: Any) -> None:

@@ -1,4 +1,4 @@
-"""Checks that a forward pass makes sense before anything is computed."""
+"""The contract of ``Rows``, checked row by row in Python; native backends check it in native/model/rows.cpp."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Exponential and logarithm from IEEE additions, multiplications and divisions alone, in float64.
 
 Library versions of these functions differ in the last bits between machines and between NumPy and C++.
-Sampling must not: the definitions here are part of the specification in docs/exactness.md and
-``native/sampling/portable.hpp`` repeats them operation by operation.
+Sampling must not: the definitions here are those of docs/exactness.md, and ``native/sampling/portable.hpp``
+has to agree with them bit for bit.
 """
 
 from __future__ import annotations
@@ -10,10 +10,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
-Float64Array = NDArray[np.float64]
-Int64Array = NDArray[np.int64]
+from sonoran.types import Float64Array, Int64Array
 
 WEIGHT_BITS = 44
 """Weights are integers in units of 2**-44, so their sums are exact and do not depend on the order."""

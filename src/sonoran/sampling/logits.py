@@ -1,4 +1,4 @@
-"""From a row of logits to the distribution that is sampled: one pure function of (row, prefix, parameters).
+"""What the parameters of a request do to a row of logits before it is sampled: a pure function of row and prefix.
 
 Order: logit bias, repetition penalty, frequency and presence penalties, end tokens forbidden until
 ``min_tokens``; then temperature; then min-p and top-k; then top-p over what is left. Equal logits are ordered
@@ -8,48 +8,14 @@ by token id.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from sonoran.sampling import portable, rowops
+from sonoran.sampling import rowops
 from sonoran.sampling.params import SamplingParams
-from sonoran.types import FloatArray, IntArray
+from sonoran.types import FloatArray, Int64Array, IntArray
 
 TokenIds = Sequence[int] | IntArray
-
-
-@dataclass(frozen=True, slots=True)
-class Distribution:
-    """Tokens that can be sampled, ascending by id, with their natural log-probabilities, float64."""
-
-    ids: IntArray
-    logprobs: portable.Float64Array
-
-    @property
-    def probabilities(self) -> portable.Float64Array:
-        """Probabilities, float64, in the order of ``ids``."""
-        return np.exp(self.logprobs)
-
-
-def distribution(
-    logits: FloatArray,
-    prefix_ids: TokenIds,
-    prompt_length: int,
-    params: SamplingParams,
-    eos_ids: Sequence[int] = (),
-) -> Distribution:
-    """Return the distribution of the token after ``prefix_ids``, of which ``prompt_length`` are the prompt.
-
-    ``logits`` is float32[V]. At temperature 0 it is a point mass. Raises NumericsError for logits that are
-    NaN or +inf, or when every token is excluded.
-    """
-    row = adjust(logits, prefix_ids, prompt_length, params, eos_ids)
-    if params.greedy:
-        return Distribution(np.array([rowops.argmax(row)], np.int32), np.zeros(1))
-    kept = rowops.select(row, cut_of(params))
-    total = portable.log_scalar(float(kept.weights.sum())) - portable.WEIGHT_BITS * portable.LN2
-    return Distribution(kept.ids, kept.x - total)
 
 
 def cut_of(params: SamplingParams) -> rowops.Cut:
@@ -94,9 +60,7 @@ def end_tokens(params: SamplingParams, eos_ids: Sequence[int]) -> tuple[int, ...
     return params.stop_token_ids if params.ignore_eos else (*eos_ids, *params.stop_token_ids)
 
 
-def _penalise(
-    row: FloatArray, prefix: portable.Int64Array, prompt_length: int, params: SamplingParams
-) -> None:
+def _penalise(row: FloatArray, prefix: Int64Array, prompt_length: int, params: SamplingParams) -> None:
     """Penalise in place; repetition as in CTRL (Keskar et al. 2019): divide if positive, else multiply."""
     size = row.shape[0]
     if params.repetition_penalty != 1.0:

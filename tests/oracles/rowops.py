@@ -1,4 +1,4 @@
-"""Row operations in plain NumPy: the definition that the native ones must meet bit for bit.
+"""Row operations in plain NumPy: the definition that those of ``sampling.rowops`` must meet bit for bit.
 
 A row is float32[V], finite or -inf (a token that cannot be sampled). With inverse temperature b, ``x = b *
 logit - b * max`` in float64 and the weight of a token is ``portable.weights(x)``: an integer, so sums are
@@ -9,31 +9,14 @@ by id, ascending.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sonoran.errors import ConfigError, NumericsError
-from sonoran.sampling import noise, portable
+from sonoran.sampling.rowops import Cut, Selection
 from sonoran.types import FloatArray, IntArray
-
-
-class Cut(NamedTuple):
-    """Temperature and truncation of a row; ``top_k`` 0, ``top_p`` 1 and ``min_p`` 0 are off."""
-
-    inverse_temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-
-
-class Selection(NamedTuple):
-    """Surviving tokens, ascending by id; their scaled logits minus the largest; their integer weights."""
-
-    ids: IntArray
-    x: portable.Float64Array
-    weights: portable.Int64Array
+from tests.oracles import noise, portable
 
 
 def argmax(row: FloatArray) -> int:
@@ -99,10 +82,10 @@ def mass(row: FloatArray, cut: Cut, token: int) -> tuple[int, int]:
     return int(kept.weights[kept.ids == token].sum()), int(kept.weights.sum())
 
 
-def total_weight(row: FloatArray) -> tuple[float, int]:
-    """Return the largest logit and the total weight at temperature 1; log-sum-exp follows from the two."""
-    kept = select(row, Cut())
-    return float(np.max(row)), int(kept.weights.sum())
+def logsumexp(row: FloatArray) -> float:
+    """Return ``log(sum(exp(row)))`` from the sum of the integer weights."""
+    total = float(select(row, Cut()).weights.sum())
+    return float(np.max(row)) + portable.log_scalar(total) - portable.WEIGHT_BITS * portable.LN2
 
 
 def _check(row: FloatArray) -> None:

@@ -1,4 +1,4 @@
-"""Both verification rules for many positions at once, with arrays; of the package only the noise is used.
+"""Both verification rules for many positions at once, with arrays; nothing of the package is used.
 
 The model has V tokens and its logits depend on the last token only. Round r starts at position ``4 * r`` and
 verifies two proposed tokens; what it emits at its first two places is returned.
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sonoran.sampling import noise, portable
 from sonoran.sampling.noise import Stream
+from tests.oracles import noise, portable
 
 STRIDE = 4
 

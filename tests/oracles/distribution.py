@@ -1,4 +1,4 @@
-"""The distribution written down once more, with dictionaries and floats and nothing of the package."""
+"""The sampled distribution written down once more, with dictionaries and floats and nothing of the package."""
 
 import math
 

@@ -1,22 +1,22 @@
-"""The reference backend: a decoder in plain fp32 PyTorch, the oracle for every other backend."""
+"""A decoder in plain fp32 PyTorch, the oracle for every other backend."""
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 import numpy as np
+import torch
 
 from sonoran.backends.base import Rows
-from sonoran.backends.validation import check_rows, extra_slots, trunk_slots
 from sonoran.errors import ConfigError, NumericsError
 from sonoran.models.config import ModelConfig
 from sonoran.models.source import ModelFile
 from sonoran.models.tensors import dequantize
 from sonoran.types import FloatArray
+from tests.oracles.row_contract import check_rows, extra_slots, trunk_slots
 
 
-class ReferenceBackend:
+class TorchBackend:
     """One decoder (Llama, Mistral, Qwen2, Qwen3 and relatives) in fp32, with paged keys and values.
 
     ``batched=False`` runs every row through the same products alone, so that its logits do not depend on its
@@ -27,7 +27,7 @@ class ReferenceBackend:
 
     With a sliding window W, a row at position p sees trunk positions above p - W and the last W extra slots.
 
-    Raises ConfigError without PyTorch or for impossible sizes.
+    Raises ConfigError for impossible sizes.
     """
 
     def __init__(
@@ -45,11 +45,9 @@ class ReferenceBackend:
                 raise ConfigError(f"{name} must be at least 1, got {value}")
         if activation_group is not None and activation_group < 1:
             raise ConfigError(f"activation_group must be at least 1, got {activation_group}")
-        self._torch = _import_torch()
         self._config: ModelConfig = model_file.config
         self._num_blocks, self._block_size = num_blocks, block_size
         self._batched, self._fp16_cache, self._group = batched, fp16_cache, activation_group
-        torch = self._torch
         self._weights: dict[str, Any] = {
             name: torch.from_numpy(dequantize(info)) for name, info in model_file.tensors.items()
         }
@@ -86,7 +84,6 @@ class ReferenceBackend:
         check_rows(rows, self._config.vocab_size, self._num_blocks, self._block_size)
         n = len(rows)
         groups = [list(range(n))] if self._batched and n else [[i] for i in range(n)]
-        torch = self._torch
         with torch.inference_mode():
             visible = [torch.tensor(self._visible(rows, i), dtype=torch.int64) for i in range(n)]
             hidden = [self._weights["embed"][rows.tokens[group].tolist()] for group in groups]
@@ -123,7 +120,7 @@ class ReferenceBackend:
         """Free weights and KV memory; calling twice is harmless."""
         self._closed = True
         self._weights = {}
-        self._keys = self._values = self._torch.zeros(0)
+        self._keys = self._values = torch.zeros(0)
 
     def _visible(self, rows: Rows, row: int) -> list[int]:
         trunk, extra = trunk_slots(rows, row, self._block_size), extra_slots(rows, row)
@@ -142,7 +139,7 @@ class ReferenceBackend:
         v = self._linear(x, name + "v", name + "v_bias").view(len(group), c.num_kv_heads, c.head_dim)
         if c.qk_norm:
             q, k = self._norm(q, name + "q_norm"), self._norm(k, name + "k_norm")
-        positions = self._torch.tensor(rows.positions[group], dtype=self._torch.float32)
+        positions = torch.tensor(rows.positions[group], dtype=torch.float32)
         q, k = self._rotate(q, positions), self._rotate(k, positions)
         if self._fp16_cache:
             k, v = k.half().float(), v.half().float()
@@ -154,21 +151,21 @@ class ReferenceBackend:
     def _mix(self, layer: int, x: Any, queries: Any, visible: list[Any]) -> Any:
         """Attention and feed-forward, each added to the residual stream ``[rows, hidden_size]``."""
         name = f"layers.{layer}."
-        attended = self._torch.stack(
+        attended = torch.stack(
             [self._attend(layer, q, slots) for q, slots in zip(queries, visible, strict=True)]
         )
         x = x + self._linear(attended, name + "o", name + "o_bias")
         y = self._norm(x, name + "ffn_norm")
         gate, up = self._linear(y, name + "gate"), self._linear(y, name + "up")
-        return x + self._linear(self._torch.nn.functional.silu(gate) * up, name + "down")
+        return x + self._linear(torch.nn.functional.silu(gate) * up, name + "down")
 
     def _attend(self, layer: int, query: Any, slots: Any) -> Any:
         """Softmax attention of one query ``[num_heads, head_dim]`` over the given slots."""
         c = self._config
         keys, values = self._keys[layer, slots], self._values[layer, slots]
         grouped = query.reshape(c.num_kv_heads, c.group_size, c.head_dim)
-        scores = self._torch.einsum("kgd,tkd->kgt", grouped, keys) * c.head_dim**-0.5
-        return self._torch.einsum("kgt,tkd->kgd", scores.softmax(-1), values).reshape(-1)
+        scores = torch.einsum("kgd,tkd->kgt", grouped, keys) * c.head_dim**-0.5
+        return torch.einsum("kgt,tkd->kgd", scores.softmax(-1), values).reshape(-1)
 
     def _output(self, x: Any) -> Any:
         return self._linear(
@@ -192,7 +189,7 @@ class ReferenceBackend:
         for part in x.split(group, dim=-1):
             step = part.abs().amax(-1, keepdim=True) / 127
             parts.append((part / step.clamp(min=1e-30)).round() * step)
-        return self._torch.cat(parts, dim=-1)
+        return torch.cat(parts, dim=-1)
 
     def _rotate(self, x: Any, positions: Any) -> Any:
         """RoPE on ``x [rows, heads, head_dim]``."""
@@ -200,9 +197,9 @@ class ReferenceBackend:
         cos, sin = angles.cos(), angles.sin()
         if self._config.rope_interleaved:
             a, b = x[..., 0::2], x[..., 1::2]
-            return self._torch.stack((a * cos - b * sin, b * cos + a * sin), dim=-1).flatten(-2)
+            return torch.stack((a * cos - b * sin, b * cos + a * sin), dim=-1).flatten(-2)
         a, b = x.chunk(2, dim=-1)
-        return self._torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
+        return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
 
 
 def inverse_frequencies(config: ModelConfig) -> FloatArray:
@@ -212,13 +209,3 @@ def inverse_frequencies(config: ModelConfig) -> FloatArray:
     if config.rope_scaling is not None:
         frequencies = frequencies / np.array(config.rope_scaling.factors)
     return frequencies.astype(np.float32)
-
-
-def _import_torch() -> Any:
-    try:
-        return importlib.import_module("torch")
-    except ImportError as error:
-        raise ConfigError(
-            "the reference backend needs PyTorch, which is not installed;"
-            " install 'sonoran[test]' or use the native backend"
-        ) from error
