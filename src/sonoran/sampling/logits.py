@@ -39,7 +39,7 @@ def adjust(
     """
     position = len(prefix_ids) if position is None else position
     forbidden = end_tokens(params, eos_ids) if position - prompt_length < params.min_tokens else ()
-    row = rowops.as_row(logits)
+    row: FloatArray = rowops.as_row(logits)
     if not (params.logit_bias or params.has_penalties or forbidden):
         return row
     row = row.copy()
