@@ -17,7 +17,8 @@ from itertools import pairwise
 from pathlib import Path
 
 from sonoran.errors import PlanError
-from sonoran.planning.profile.profile import Acceptance, Profile
+from sonoran.planning.profile.acceptance import Acceptance
+from sonoran.planning.profile.profile import Profile
 from sonoran.planning.profile.replay import (
     Replay,
     best_fan_out,
@@ -25,6 +26,7 @@ from sonoran.planning.profile.replay import (
     replay_lengths,
     replay_ssd,
 )
+from sonoran.theory.speedup import tokens_from_lengths
 
 EDGES = (0.0, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0)
 
@@ -48,8 +50,7 @@ def lengths(acceptance: Acceptance, largest: int) -> Iterator[str]:
     """Yield tokens per verification by K."""
     for k in range(1, largest + 1):
         counts = replay_lengths(acceptance, k)
-        tokens = sum((j + 1) * count for j, count in enumerate(counts)) / sum(counts)
-        yield f"tokens per verification, K = {k}: {tokens:.2f}"
+        yield f"tokens per verification, K = {k}: {tokens_from_lengths(counts):.2f}"
 
 
 def by_confidence(acceptance: Acceptance) -> Iterator[str]:
@@ -58,8 +59,8 @@ def by_confidence(acceptance: Acceptance) -> Iterator[str]:
         return
     found = [
         (chances[0], rank == 0)
-        for trace in acceptance.traces
-        for chances, rank in zip(trace.chances, trace.rejected, strict=True)
+        for text in acceptance.texts
+        for chances, rank in zip(text.chances, text.rejected, strict=True)
         if chances
     ]
     for low, high in pairwise(EDGES):
@@ -84,7 +85,7 @@ def main() -> None:
     for acceptance in profile.acceptance:
         sys.stdout.write(
             f"\n{acceptance.verification}, temperature {acceptance.temperature:g}: {acceptance.positions} positions of "
-            f"{len(acceptance.traces)} texts, {acceptance.rate:.2f} accepted\n"
+            f"{len(acceptance.texts)} texts, {acceptance.rate:.2f} accepted\n"
         )
         for part in (
             lambda a=acceptance: hit_rates(a, options.k, budgets),

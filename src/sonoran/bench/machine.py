@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sonoran import _native
+from sonoran.planning.profile.pair import processor_name
 
 PACKAGES = (
     "sonoran", "numpy", "scipy", "typer", "rich", "msgspec", "pyzmq", "gguf", "safetensors", "tokenizers",
@@ -24,7 +25,7 @@ BANDWIDTH_PASSES = 5
 def describe_processor() -> dict[str, Any]:
     """Return the model name, cores (all, and those this process may use) and instruction sets."""
     return {
-        "model": _processor_name(),
+        "model": processor_name(),
         "architecture": platform.machine(),
         "cores": os.cpu_count(),
         "available_cores": list(_native.available_cores()),
@@ -92,11 +93,6 @@ def resident_bytes(proc: Path = Path("/proc")) -> int:
 
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak if sys.platform == "darwin" else peak * 1024
-
-
-def _processor_name(proc: Path = Path("/proc")) -> str:
-    name = _fields(proc / "cpuinfo").get("model name")
-    return name or platform.processor() or "unknown"
 
 
 def _fields(path: Path) -> dict[str, str]:

@@ -12,10 +12,10 @@ import numpy as np
 from sonoran import _native
 from sonoran.backends.base import Rows
 from sonoran.backends.load import load_backend
-from sonoran.bench.interleave import Clock
 from sonoran.bench.machine import resident_bytes
 from sonoran.config import Precision
 from sonoran.models.opening import open_with_tokenizer
+from sonoran.planning.profile.passes import Clock, one_sequence
 from sonoran.types import IntArray
 
 BLOCK_SIZE = 16
@@ -130,6 +130,4 @@ class NativeSubject:
         return self._clock() - start
 
     def _rows(self, ids: IntArray, start: int, wants: IntArray) -> Rows:
-        positions = np.arange(start, start + len(ids), dtype=np.int32)
-        sequences = np.zeros(len(ids), np.int32)
-        return Rows.trunk(ids, positions, sequences, self._table, BLOCK_SIZE, wants)
+        return one_sequence(ids, start, self._table, BLOCK_SIZE, wants)

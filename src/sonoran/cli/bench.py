@@ -15,7 +15,7 @@ from sonoran.bench.datasets import load_prompts
 from sonoran.bench.decode import Runner, measure_modes
 from sonoran.bench.forward import check_rows, context_tokens, measure
 from sonoran.bench.machine import describe_processor
-from sonoran.bench.modes import ALL, EnginePlan, LlamaCppRunner, LLMRunner, Mode, plan_modes
+from sonoran.bench.modes import ALL, BenchMode, EnginePlan, LlamaCppRunner, LLMRunner, plan_modes
 from sonoran.bench.native_subject import READ_LOOP_BYTES, NativeSubject
 from sonoran.bench.peers import LlamaCpp, check_peer
 from sonoran.cli.common import JsonOption, command, examples, names, numbers, out, print_json, remark, say
@@ -335,7 +335,7 @@ def options_by_mode(modes: list[str], given: dict[str, Any]) -> dict[str, dict[s
 
 
 def load_engines(
-    model: str, planned: list[Mode], options: dict[str, Any], stack: ExitStack
+    model: str, planned: list[BenchMode], options: dict[str, Any], stack: ExitStack
 ) -> dict[EnginePlan, LLM]:
     """Load one engine for each different plan; the stack closes them."""
     engines: dict[EnginePlan, LLM] = {}

@@ -18,13 +18,16 @@ from sonoran.config import DraftQuantize, EngineConfig, Quantize, SpeculativeCon
 from sonoran.errors import ConfigError, PlanError, nearest
 from sonoran.llm import LLM
 from sonoran.models.registry import DEFAULT_TARGET
-from sonoran.planning.profile.choose import Choice, advise, choose, draft_size, engine_options
+from sonoran.planning.profile.advice import advise, draft_size
+from sonoran.planning.profile.check import check_predictions
+from sonoran.planning.profile.choose import Choice, choose, engine_options
 from sonoran.planning.profile.measure import Settings, measure
 from sonoran.planning.profile.pair import Pair, open_pair
-from sonoran.planning.profile.predict import Prediction, Workload, nearest_acceptance, predict_all
-from sonoran.planning.profile.profile import Profile, Verified, load_profile, load_profiles, save_profile
-from sonoran.planning.profile.reading import BUILT_IN, built_in_prompts, prompts_from_file
-from sonoran.planning.profile.verify import verify
+from sonoran.planning.profile.placement import Workload, nearest_acceptance
+from sonoran.planning.profile.predict import Prediction, predict_all
+from sonoran.planning.profile.profile import Measured, Profile
+from sonoran.planning.profile.prompts import BUILT_IN, built_in_prompts, prompts_from_file
+from sonoran.planning.profile.store import load_profile, load_profiles, save_profile
 
 app = typer.Typer(
     help="Measure this machine and a pair of models; from then on mode auto knows what is fastest."
@@ -279,7 +282,7 @@ def explain_workload(
     )
     if verify_count:
         wanted = candidates(predictions, choice, max(verify_count, 1))[:verify_count]
-        answer.verified = run_candidates(
+        answer.measured = run_candidates(
             wanted,
             pair,
             workload,
@@ -287,8 +290,9 @@ def explain_workload(
             draft=draft,
             max_tokens=text_length(profile, workload),
         )
-        kept = [v for v in profile.verified if v.label not in {w.label for w in answer.verified}]
-        save_profile(replace(profile, verified=(*kept, *answer.verified)))
+        again = {m.label for m in answer.measured}
+        kept = [m for m in profile.measured if m.label not in again]
+        save_profile(replace(profile, measured=(*kept, *answer.measured)))
     return answer
 
 
@@ -297,7 +301,7 @@ def text_length(profile: Profile, workload: Workload) -> int:
     acceptance = nearest_acceptance(profile, workload)
     if acceptance is None:
         return DEFAULT_TEXT
-    return max(2, round(acceptance.positions / len(acceptance.traces)))
+    return max(2, round(acceptance.positions / len(acceptance.texts)))
 
 
 def candidates(predictions: list[Prediction], choice: Choice, count: int) -> list[Prediction]:
@@ -314,7 +318,7 @@ def run_candidates(
     target: str,
     draft: str,
     max_tokens: int,
-) -> list[Verified]:
+) -> list[Measured]:
     """Run configurations on the engine, one after the other, with the built-in prompts."""
 
     def make(p: Prediction) -> LLM:
@@ -338,4 +342,4 @@ def run_candidates(
         remark(f"running {label} ({done + 1} of {total})")
 
     prompts = [pair.tokenizer.encode_prompt(text) for text in built_in_prompts()]
-    return verify(wanted, make, prompts, workload, max_tokens=max_tokens, repeats=1, progress=show)
+    return check_predictions(wanted, make, prompts, workload, max_tokens=max_tokens, repeats=1, progress=show)

@@ -9,11 +9,14 @@ from rich.table import Table
 from rich.text import Text
 
 from sonoran.cli.common import out, say
-from sonoran.planning.profile.choose import Advice, Choice, choose
-from sonoran.planning.profile.predict import Prediction, Workload, predict_all
-from sonoran.planning.profile.profile import Profile, Verified
+from sonoran.planning.profile.advice import Advice
+from sonoran.planning.profile.choose import Choice, choose
+from sonoran.planning.profile.placement import Workload
+from sonoran.planning.profile.predict import Prediction, predict_all
+from sonoran.planning.profile.profile import Measured, Profile
 from sonoran.planning.profile.replay import replay_lengths
-from sonoran.planning.scaling.costs import HiddenDrafting
+from sonoran.planning.scaling.hidden import HiddenDrafting
+from sonoran.theory.speedup import tokens_from_lengths
 
 BATCHES = (1, 8)
 
@@ -28,11 +31,11 @@ class Explanation:
     choice: Choice
     advice: list[Advice]
     sizing: HiddenDrafting | None
-    verified: list[Verified] = field(default_factory=list)
+    measured: list[Measured] = field(default_factory=list)
 
     def document(self, profile: Profile) -> dict[str, Any]:
         """Return one JSON document."""
-        measured = {v.label: v for v in self.verified}
+        measured = {v.label: v for v in self.measured}
 
         def row(p: Prediction) -> dict[str, Any]:
             found = measured.get(p.label)
@@ -55,7 +58,7 @@ class Explanation:
                 "gain": self.choice.gain,
             },
             "candidates": [row(p) for p in self.shown],
-            "verified": [{**asdict(v), "error": v.error} for v in self.verified],
+            "verified": [{**asdict(v), "error": v.error} for v in self.measured],
             "advice": [asdict(a) for a in self.advice],
             "draft_size": None if self.sizing is None else asdict(self.sizing),
         }
@@ -159,21 +162,17 @@ def _acceptance(profile: Profile) -> Table:
     )
     for title in ("rule, T", "accepted", "+-", "K = 4", "in 1", "in 4", "positions", "perplexity"):
         table.add_column(title, justify="left" if title.startswith("rule") else "right")
-    for law in profile.acceptance:
-        longest = max(len(trace.rejected) for trace in law.traces)
-        tokens = "-"
-        if longest > 4:
-            counts = replay_lengths(law, 4)
-            tokens = f"{sum((k + 1) * n for k, n in enumerate(counts)) / sum(counts):.2f}"
-        perplexities = [p for p in (law.target_perplexity, law.draft_perplexity) if p is not None]
+    for found in profile.acceptance:
+        tokens = f"{tokens_from_lengths(replay_lengths(found, 4)):.2f}" if found.longest > 4 else "-"
+        perplexities = [p for p in (found.target_perplexity, found.draft_perplexity) if p is not None]
         table.add_row(
-            f"{law.verification}, {law.temperature:g}",
-            f"{law.rate:.0%}",
-            f"{law.standard_error:.1%}",
+            f"{found.verification}, {found.temperature:g}",
+            f"{found.rate:.0%}",
+            f"{found.standard_error:.1%}",
             tokens,
-            f"{law.rejected_cdf[1]:.0%}",
-            f"{law.rejected_cdf[4]:.0%}",
-            str(law.positions),
+            f"{found.rejected_cdf[1]:.0%}",
+            f"{found.rejected_cdf[4]:.0%}",
+            str(found.positions),
             " / ".join(f"{p:.2f}" for p in perplexities) or "-",
         )
     return table
@@ -181,7 +180,7 @@ def _acceptance(profile: Profile) -> Table:
 
 def _candidates(answer: Explanation) -> Table:
     plain = answer.choice.by_mode["ar"].tokens_per_s
-    measured = {v.label: v for v in answer.verified}
+    measured = {v.label: v for v in answer.measured}
     table = Table(box=None, header_style="bold")
     titles = ["mode", "K", "budget", "backup", "cores", "tokens/s", "x AR", "hits"]
     titles += ["measured", "error"] if measured else []

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sonoran.bench.lanes import Lane, plan_lanes
-from sonoran.bench.race import Progress, Race, Show, summary
+from sonoran.bench.race import LaneState, Race, Show, summary
 from sonoran.cli.common import JsonOption, command, err, examples, out, print_json, say
 from sonoran.cli.options import Given, ModelOption, offers, options_of, sampling
 from sonoran.cli.progress import load_progress
@@ -105,10 +105,10 @@ def demo(
 @contextmanager
 def stage(lanes: Sequence[Lane], live: bool) -> Iterator[tuple[Show, LoadProgress | None]]:
     """Yield what shows the race and the loading: panels side by side on a terminal, else a line as a lane begins."""
-    latest: dict[str, Progress] = {}
+    latest: dict[str, LaneState] = {}
     if not live:
 
-        def announce(progress: Progress) -> None:
+        def announce(progress: LaneState) -> None:
             if progress.lane.name not in latest:
                 err.print(f"{progress.lane.name}: {where(progress)}", soft_wrap=True)
             latest[progress.lane.name] = progress
@@ -125,7 +125,7 @@ def stage(lanes: Sequence[Lane], live: bool) -> Iterator[tuple[Show, LoadProgres
                 screen.update(picture(lanes, latest, status, out.width, out.height), refresh=True)
                 drawn = time.monotonic()
 
-        def show(progress: Progress) -> None:
+        def show(progress: LaneState) -> None:
             begins = progress.lane.name not in latest
             latest[progress.lane.name] = progress
             draw(where(progress), begins)
@@ -139,7 +139,7 @@ def stage(lanes: Sequence[Lane], live: bool) -> Iterator[tuple[Show, LoadProgres
             draw("", True)
 
 
-def where(progress: Progress) -> str:
+def where(progress: LaneState) -> str:
     """Return where a lane runs; for SSD, also which process drafts."""
     if progress.worker_pid is None:
         return progress.lane.place
@@ -147,7 +147,7 @@ def where(progress: Progress) -> str:
 
 
 def picture(
-    lanes: Sequence[Lane], latest: dict[str, Progress], status: str, width: int, height: int
+    lanes: Sequence[Lane], latest: dict[str, LaneState], status: str, width: int, height: int
 ) -> Group:
     """Return the lanes side by side, each with the end of its text that fits."""
     rows = max(4, min(24, height - 6))

@@ -84,7 +84,7 @@ def plan_command(
     if context.invoked_subcommand is not None:
         return
     from sonoran.planning.scaling import plan
-    from sonoran.planning.scaling.laws import parse_count
+    from sonoran.planning.scaling.quantities import parse_count
 
     # Wrong file names are cheaper to hear of before the work than after it.
     form = suffix(plot, ("svg", "png"), "--plot")
@@ -160,8 +160,8 @@ def fit(
 ) -> None:
     """Fit the acceptance plane to your own measurements and write a laws file for `plan --laws`."""
     from sonoran.cli.plan_text import fit_text
-    from sonoran.planning.scaling.laws import BESIROGLU, parse_loss_law
-    from sonoran.planning.scaling.lawset import fit_measurements, fit_warnings, laws_from_fit, laws_to_dict
+    from sonoran.planning.scaling.laws import fit_measurements, fit_warnings, laws_from_fit, laws_to_dict
+    from sonoran.planning.scaling.loss import BESIROGLU, parse_loss_law
     from sonoran.planning.scaling.measurements import parse_measurements
 
     form = suffix(measurements, ("csv", "json"), "measurements")
@@ -190,7 +190,7 @@ def fit(
 def read_laws(path: Path | None, loss: str | None) -> Laws:
     """Laws from a file or the published ones, with another loss law if asked."""
     from sonoran.planning.scaling import laws_from_json, published_laws
-    from sonoran.planning.scaling.laws import parse_loss_law
+    from sonoran.planning.scaling.loss import parse_loss_law
 
     found = published_laws() if path is None else laws_from_json(read(path, "laws"))
     return found if loss is None else dataclasses.replace(found, loss=parse_loss_law(loss))

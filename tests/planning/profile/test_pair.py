@@ -9,7 +9,7 @@ from sonoran.backends.base import Rows
 from sonoran.config import EngineConfig, SpeculativeConfig, WorkerConfig
 from sonoran.errors import CompatibilityError, ConfigError
 from sonoran.planning.profile.pair import machine_key, open_pair, processor_name
-from sonoran.planning.profile.reading import built_in_prompts, prompts_from_file
+from sonoran.planning.profile.prompts import built_in_prompts, prompts_from_file
 from sonoran.ssd.model import load_draft_model
 from tests.tiny_models import make_gguf
 

@@ -3,11 +3,10 @@
 import pytest
 
 from sonoran.errors import PlanError
-from sonoran.planning.scaling.laws import (
+from sonoran.planning.scaling.loss import (
     BESIROGLU,
     HOFFMANN,
     LossLaw,
-    inverse_size,
     loss_law_from_dict,
     parse_loss_law,
 )
@@ -35,12 +34,6 @@ def test_log_slope_is_the_derivative():
     step = 1e-6
     numeric = (BESIROGLU.loss(1e9 * (1 + step), 1e12) - BESIROGLU.loss(1e9 * (1 - step), 1e12)) / (2 * step)
     assert BESIROGLU.log_slope(1e9) == pytest.approx(numeric, rel=1e-6)
-
-
-def test_inverse_size_returns_the_size():
-    perplexity = float(BESIROGLU.perplexity(3e8, 1e12))
-    assert inverse_size(BESIROGLU, perplexity, 1e12) == pytest.approx(3e8, rel=1e-9)
-    assert inverse_size(BESIROGLU, 5.0, 1e12) == float("inf")
 
 
 def test_parsing():

@@ -7,10 +7,11 @@ import pytest
 
 from sonoran.config import EngineConfig, SpeculativeConfig
 from sonoran.errors import ConfigError
+from sonoran.planning.profile.check import check_predictions
 from sonoran.planning.profile.choose import engine_options
-from sonoran.planning.profile.predict import Workload, predict_all
+from sonoran.planning.profile.placement import Workload
+from sonoran.planning.profile.predict import predict_all
 from sonoran.planning.profile.profile import ModelKey
-from sonoran.planning.profile.verify import verify
 from tests.planning.profile.made_up import profile
 
 TARGET, DRAFT = ModelKey("t", 1, 1, "int8"), ModelKey("d", 1, 1, "int4", 32768)
@@ -70,7 +71,9 @@ def test_speeds_are_measured_and_compared():
     wanted = predictions()["sd"]
     engine = Engine(itertools.cycle([10.0]))
     workload = Workload(batch=2, temperature=0.5, verification="rejection")
-    [found] = verify([wanted], lambda p: engine, [[1], [2], [3], [4]], workload, max_tokens=9, repeats=2)
+    [found] = check_predictions(
+        [wanted], lambda p: engine, [[1], [2], [3], [4]], workload, max_tokens=9, repeats=2
+    )
     assert engine.closed
     assert found.label == wanted.label
     assert (found.measured, found.spread) == (pytest.approx(20.0), pytest.approx(0.0))
@@ -84,13 +87,15 @@ def test_speeds_are_measured_and_compared():
 
 def test_few_prompts_are_repeated_to_fill_a_batch():
     engine = Engine(itertools.cycle([5.0]))
-    verify([predictions()["ar"]], lambda p: engine, [[1], [2]], Workload(batch=5), max_tokens=4, repeats=1)
+    check_predictions(
+        [predictions()["ar"]], lambda p: engine, [[1], [2]], Workload(batch=5), max_tokens=4, repeats=1
+    )
     assert engine.calls[-1][0] == [[1], [2], [1], [2], [1]]
 
 
 def test_the_median_and_the_spread():
     engine = Engine(itertools.chain([1.0], itertools.cycle([8.0, 10.0, 14.0])))
-    [found] = verify(
+    [found] = check_predictions(
         [predictions()["ar"]], lambda p: engine, [[1], [2], [3]], Workload(), max_tokens=4, repeats=1
     )
     assert found.measured == pytest.approx(10.0)
@@ -100,11 +105,11 @@ def test_the_median_and_the_spread():
 def test_an_engine_that_fails_is_closed():
     engine = Engine(iter(()))
     with pytest.raises(StopIteration):
-        verify([predictions()["ar"]], lambda p: engine, [[1]], Workload(), max_tokens=4)
+        check_predictions([predictions()["ar"]], lambda p: engine, [[1]], Workload(), max_tokens=4)
     assert engine.closed
 
 
 @pytest.mark.parametrize("options", [{"max_tokens": 1}, {"repeats": 0}])
 def test_refuses(options):
-    with pytest.raises(ConfigError, match="verification needs"):
-        verify([], lambda p: None, [[1]], Workload(), **options)
+    with pytest.raises(ConfigError, match="checking predictions needs"):
+        check_predictions([], lambda p: None, [[1]], Workload(), **options)

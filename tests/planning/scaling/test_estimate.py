@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from sonoran.errors import PlanError
-from sonoran.planning.scaling.acceptance import alpha_from_means, estimate_alpha
-from sonoran.planning.scaling.laws import tokens_per_round
+from sonoran.planning.scaling.estimate import alpha_from_means, estimate_alpha
+from sonoran.planning.scaling.throughput import tokens_per_round
 
 
 @pytest.mark.parametrize("alpha", [0.05, 0.55, 0.75, 0.98])

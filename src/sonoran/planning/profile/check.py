@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from sonoran.errors import ConfigError
-from sonoran.planning.profile.predict import Prediction, Workload
-from sonoran.planning.profile.profile import Verified
+from sonoran.planning.profile.placement import Workload
+from sonoran.planning.profile.predict import Prediction
+from sonoran.planning.profile.profile import Measured
 from sonoran.sampling.params import SamplingParams
 from sonoran.types import RequestOutput
 
@@ -21,7 +22,7 @@ class Engine(Protocol):
     def close(self) -> None: ...
 
 
-def verify(
+def check_predictions(
     predictions: Sequence[Prediction],
     make: Callable[[Prediction], Engine],
     prompts: Sequence[Sequence[int]],
@@ -30,7 +31,7 @@ def verify(
     max_tokens: int = 64,
     repeats: int = 2,
     progress: Callable[[str, int, int], None] | None = None,
-) -> list[Verified]:
+) -> list[Measured]:
     """Run each prediction on the prompts, ``workload.batch`` at a time, and return what came of it.
 
     The first group of prompts is run once before the clock counts. Text is generated to ``max_tokens``; speeds
@@ -38,7 +39,7 @@ def verify(
     """
     if max_tokens < 2 or repeats < 1 or not prompts:
         raise ConfigError(
-            f"verification needs prompts, at least 2 tokens and 1 repeat, got {len(prompts)} prompts, "
+            f"checking predictions needs prompts, at least 2 tokens and 1 repeat, got {len(prompts)} prompts, "
             f"{max_tokens} tokens, {repeats} repeats"
         )
     groups = _groups(prompts, workload.batch)
@@ -56,7 +57,7 @@ def verify(
             engine.close()
         middle = statistics.median(rates)
         spread = (max(rates) - min(rates)) / middle if len(rates) > 1 else 0.0
-        found.append(Verified(p.label, p.tokens_per_s, middle, spread, workload.batch, workload.temperature))
+        found.append(Measured(p.label, p.tokens_per_s, middle, spread, workload.batch, workload.temperature))
     return found
 
 
