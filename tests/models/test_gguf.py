@@ -70,20 +70,18 @@ def test_configuration(tmp_path, arch, tied):
     assert (config.rope_theta, config.max_position, config.head_dim, config.group_size) == (5e5, 777, 32, 2)
     assert config.norm_epsilon == pytest.approx(1e-5)
     assert config.rope_scaling is None
-    assert config.sliding_window is None
+    assert config.sliding_windows == ()
     assert expected_shapes(config) == tensor_shapes(dims)
 
 
 def test_options_of_the_file_reach_the_configuration(tmp_path):
     options = {
         "rope_scaling": LLAMA3_SCALING,
-        "sliding_window": 128,
         "attention_bias": True,
         "output_bias": True,
     }
     dims = make_gguf(tmp_path / "model.gguf", **options)
     model = open_model(tmp_path / "model.gguf")
-    assert model.config.sliding_window == 128
     assert model.config.attention_bias
     assert model.config.output_bias
     np.testing.assert_allclose(model.config.rope_scaling.factors, llama3_factors(dims), rtol=1e-6)
@@ -162,16 +160,16 @@ def test_values_equal_in_all_layers_are_accepted(tmp_path):
 
 
 MISFITS = {
-    "architecture": ({"arch": "lama"}, r"architecture 'lama' is not supported; did you mean 'llama'\?"),
+    "architecture": ({"arch": "qwen2moe"}, r"'qwen2moe' is not supported; supported: llama, qwen2, qwen3$"),
     "foreign architecture": ({"arch": "gpt2"}, r"architecture 'gpt2' is not supported"),
-    "missing field": ({"embedding_length": None}, r"llama\.embedding_length is None, expected a number"),
+    "missing field": ({"embedding_length": None}, r"llama\.embedding_length is missing, expected an integer"),
     "field of another type": ({"block_count": "two"}, r"llama\.block_count is 'two'"),
-    "missing epsilon": ({"attention.layer_norm_rms_epsilon": None}, r"layer_norm_rms_epsilon is None"),
+    "missing epsilon": ({"attention.layer_norm_rms_epsilon": None}, r"layer_norm_rms_epsilon is missing"),
     "more layers than there are": (
         {"block_count": 2},
         r"tensor layers\.1\.attn_norm and \d+ more is missing",
     ),
-    "absurdly many layers": ({"block_count": 4_000_000_000}, r"describes 4000000000 layers, but holds only"),
+    "absurdly many layers": ({"block_count": 2_000_000_000}, r"describes 2000000000 layers, but holds only"),
     "fewer layers than there are": ({"block_count": 0}, "num_layers is 0"),
     "heads": ({"attention.head_count": 3, "attention.key_length": 16}, "3 attention heads|has shape"),
     "no heads": ({"attention.head_count": 0}, "head_count is 0"),
@@ -191,11 +189,26 @@ MISFITS = {
     "rope base": ({"rope.freq_base": 0.0}, "rope_theta is 0"),
     "vocabulary": ({"vocab_size": 319}, r"vocab_size is 319, but token_embd\.weight has 320 rows"),
     "tokens": ({"tokenizer.ggml.tokens": [str(i) for i in range(321)]}, "321 tokens, but .* only 320 rows"),
-    "yarn": ({"rope.scaling.type": "yarn"}, r"rope\.scaling\.type = 'yarn' is not supported"),
+    "yarn": ({"rope.scaling.type": "yarn"}, r"rope\.scaling\.type is 'yarn', expected 'none' or 'linear'"),
     "experts": ({"expert_count": 8}, "expert_count = 8 is not supported"),
     "softcap": ({"final_logit_softcapping": 30.0}, r"softcapping = 30\.0 is not supported"),
     "list where a number belongs": ({"logit_scale": [1, 2]}, "logit_scale = .* is not supported"),
     "split": ({"split.count": 3}, "one of 3 parts of a split GGUF file"),
+    "adapter": ({"general.type": "adapter"}, "an adapter .LoRA., not a model"),
+    "projector": ({"general.type": "mmproj"}, "the image or audio encoder of a model"),
+    "projector by its architecture": ({"arch": "clip"}, "the image or audio encoder of a model"),
+    "importance matrix": ({"general.type": "imatrix"}, "an importance matrix for quantising"),
+    "another type of file": ({"general.type": "vocab"}, "a file of type 'vocab', not a model"),
+    "rope alpha": ({"rope.scaling.alpha": 2.0}, r"llama\.rope\.scaling\.alpha = 2\.0 is not supported"),
+    "temperature": ({"attention.temperature_scale": 0.1}, r"attention\.temperature_scale = 0\.1"),
+    "dense blocks": ({"leading_dense_block_count": 1}, "leading_dense_block_count = 1 is not supported"),
+    "predicted layers": ({"nextn_predict_layers": 1}, "nextn_predict_layers = 1 is not supported"),
+    "key newer than this program": ({"attention.whirl": 1.5}, r"attention\.whirl = 1\.5 is not supported"),
+    "windows by layer": ({"rope.freq_base_swa": 5.0}, r"rope\.freq_base_swa = 5\.0 is not supported"),
+    "huge width": (
+        {"feed_forward_length": 2**32 - 1},
+        "intermediate_size is 4294967295, which must be at most",
+    ),
     "missing embedding": ({"drop": ["embed"]}, "tensor embed is missing"),
     "missing norm": ({"drop": ["final_norm"]}, "tensor final_norm is missing"),
     "missing matrix": ({"drop": ["layers.0.up"]}, r"tensor layers\.0\.up is missing"),
@@ -226,6 +239,67 @@ MISFITS = {
         r"shape \(8, 2\), expected a vector",
     ),
 }
+
+
+@pytest.mark.parametrize(
+    ("fields", "factors"),
+    [
+        ({"rope.scaling.factor": 4.0}, (4.0,) * 8),  # linear where no type is given, as in llama.cpp
+        ({"rope.scaling.type": "linear", "rope.scaling.factor": 4.0}, (4.0,) * 8),
+        ({"rope.scale_linear": 2.0}, (2.0,) * 8),
+        ({"rope.scaling.type": "none", "rope.scaling.factor": 4.0}, None),
+        ({"rope.scaling.type": "linear", "rope.scaling.factor": 1.0}, None),
+        ({"rope.scaling.type": "linear", "rope.scaling.factor": 0.0}, None),
+        ({"rope.scaling.type": "linear"}, None),
+        (
+            {"rope.scaling.factor": 2.0, "extra": {"rope_freqs.weight": np.arange(1, 9, dtype="f4")}},
+            (2.0, 4.0, 6.0, 8.0, 10.0, 12.0, 14.0, 16.0),
+        ),
+    ],
+)
+def test_linear_scaling_of_rope(tmp_path, fields, factors):
+    scaling = open_model(write(tmp_path / "model.gguf", **fields)).config.rope_scaling
+    assert (scaling.factors if scaling else None) == factors
+
+
+def test_keys_that_change_nothing_are_accepted_silently(tmp_path, caplog):
+    open_model(
+        write(
+            tmp_path / "model.gguf",
+            **{
+                "logit_scale": 1.0,
+                "expert_count": 0,
+                "expert_used_count": 2,
+                "attention.causal": True,
+                "attention.sliding_window": 0,
+                "rope.scaling.finetuned": False,
+                "rope.scaling.original_context_length": 2048,
+                "pooling_type": 3,
+                "tensor_data_layout": "Meta AI original pth",
+                "nextn_predict_layers": 0,
+                "general.type": "model",
+            },
+        )
+    )
+    assert not caplog.records
+
+
+def test_a_key_that_nobody_knows_is_named_once(tmp_path, caplog):
+    open_model(write(tmp_path / "model.gguf", **{"shop.colour": "red"}))
+    (record,) = caplog.records
+    assert "model.gguf: llama.shop.colour = 'red' is not known" in record.getMessage()
+
+
+@pytest.mark.parametrize("arch", ["llama", "qwen2", "qwen3"])
+@pytest.mark.parametrize("pattern", [None, [True]])
+def test_a_sliding_window_has_no_effect_in_these_architectures(tmp_path, caplog, arch, pattern):
+    """As in llama.cpp, which reads the key only where the architecture has windows."""
+    fields = {"attention.sliding_window": 7} | (
+        {"attention.sliding_window_pattern": pattern} if pattern else {}
+    )
+    config = open_model(write(tmp_path / "model.gguf", arch, **fields)).config
+    assert config.sliding_windows == ()
+    assert f"{arch}.attention.sliding_window = 7 has no effect" in caplog.text
 
 
 @pytest.mark.parametrize("case", MISFITS)

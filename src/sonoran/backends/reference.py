@@ -25,7 +25,7 @@ class ReferenceBackend:
     of every matrix product to 8-bit integers, symmetrically, per row and group of that many values; None
     leaves it in fp32. Each reproduces, in isolation, an approximation that fast backends make.
 
-    With a sliding window W, a row at position p sees trunk positions above p - W and the last W extra slots.
+    In a layer with a sliding window W, a row at position p sees trunk positions above p - W and the last W extra slots.
 
     Raises ConfigError without PyTorch or for impossible sizes.
     """
@@ -88,12 +88,17 @@ class ReferenceBackend:
         groups = [list(range(n))] if self._batched and n else [[i] for i in range(n)]
         torch = self._torch
         with torch.inference_mode():
-            visible = [torch.tensor(self._visible(rows, i), dtype=torch.int64) for i in range(n)]
+            windows = {self._config.window(layer) for layer in range(self._config.num_layers)}
+            visible = {
+                w: [torch.tensor(self._visible(rows, i, w), dtype=torch.int64) for i in range(n)]
+                for w in windows
+            }
             hidden = [self._weights["embed"][rows.tokens[group].tolist()] for group in groups]
             for layer in range(self._config.num_layers):
+                seen = visible[self._config.window(layer)]
                 queries = [self._project(layer, x, rows, g) for x, g in zip(hidden, groups, strict=True)]
                 hidden = [
-                    self._mix(layer, x, q, [visible[i] for i in g])
+                    self._mix(layer, x, q, [seen[i] for i in g])
                     for x, q, g in zip(hidden, queries, groups, strict=True)
                 ]
             wanted = [[j for j, i in enumerate(g) if rows.wants_logits[i]] for g in groups]
@@ -125,9 +130,8 @@ class ReferenceBackend:
         self._weights = {}
         self._keys = self._values = self._torch.zeros(0)
 
-    def _visible(self, rows: Rows, row: int) -> list[int]:
+    def _visible(self, rows: Rows, row: int, window: int | None) -> list[int]:
         trunk, extra = trunk_slots(rows, row, self._block_size), extra_slots(rows, row)
-        window = self._config.sliding_window
         if window is not None:
             trunk = trunk[max(0, int(rows.positions[row]) - window + 1) :]
             extra = extra[max(0, len(extra) - window) :]

@@ -33,7 +33,13 @@ class ModelConfig:
     output_bias: bool = False  # bias on the attention output projection
     qk_norm: bool = False
     tied_embeddings: bool = False
-    sliding_window: int | None = None
+    sliding_windows: tuple[
+        int | None, ...
+    ] = ()  # of each layer, None: it sees everything; empty: no layer has one
+
+    def window(self, layer: int) -> int | None:
+        """Positions that a layer sees, its own included; None: all."""
+        return self.sliding_windows[layer] if self.sliding_windows else None
 
     @property
     def group_size(self) -> int:

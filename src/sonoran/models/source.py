@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -87,10 +88,14 @@ def resolve_model(
         return path
     if path.suffix == ".gguf" or path.name != text:
         siblings = [found.name for found in path.parent.iterdir()] if path.parent.is_dir() else []
+        if path.is_symlink():
+            raise ModelError(f"{path} is a link to {path.readlink()}, which is not there")
         hint = nearest(path.name, siblings) if siblings else f"; the folder {path.parent} is not there"
-        raise ModelError(
-            f"no such file or folder: {path}{hint if len(siblings) <= 8 or 'mean' in hint else ''}"
-        )
+        if siblings and "mean" not in hint and len(siblings) > 8:
+            hint = ""
+        if not siblings and re.fullmatch(r"[\w.-]+/[\w.-]+", text):
+            hint += "; a model of the hub is not fetched by its name: download its files and pass the GGUF or the folder"
+        raise ModelError(f"no such file or folder: {path}{hint}")
     raise ModelError(f"unknown model {text!r}, and no such file or folder{nearest(text.lower(), MODELS)}")
 
 
