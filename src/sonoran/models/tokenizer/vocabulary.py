@@ -24,17 +24,17 @@ _BYTE_OF = {character: byte for byte, character in enumerate(byte_alphabet())}
 
 
 def token_bytes(token: str, spelling: Spelling, added: bool = False) -> bytes:
-    """Bytes that a token stands for; ``added`` tokens of a SentencePiece vocabulary stand for themselves.
+    """Bytes that a token stands for; ``added`` tokens stand for themselves, whatever the others' spelling.
 
-    A byte-level token with a character outside the alphabet (an added one, ``<｜end｜>``) is plain text.
+    A byte-level token with a character outside the alphabet is plain text, too.
     """
+    if added:
+        return token.encode("utf-8")
     if spelling == "byte_level":
         try:
             return bytes([_BYTE_OF[character] for character in token])
         except KeyError:
             return token.encode("utf-8")
-    if added:
-        return token.encode("utf-8")
     byte = _BYTE_TOKEN.fullmatch(token)
     if byte is not None:
         return bytes([int(byte[1], 16)])
@@ -55,6 +55,7 @@ END_TOKENS = (
 )
 """Tokens that end a generation wherever they are special, as llama.cpp has it: files often name only one."""
 
+_MARKER = re.compile(r"<[|｜][^<>]+[|｜]>")
 _PADDING = re.compile(r"\[PAD(\d+)\]")
 
 
@@ -62,8 +63,8 @@ _PADDING = re.compile(r"\[PAD(\d+)\]")
 class Vocabulary:
     """Token strings by id, without padding, and the roles that tokens play.
 
-    ``special`` tokens are dropped from decoded text on request; ``added`` tokens (special ones included) are
-    matched whole in a text. ``prefix`` and ``suffix`` are what ``add_special_tokens`` puts around a text.
+    ``special`` tokens are dropped from decoded text on request; ``added`` tokens are matched whole in a text and
+    spelled as they are. ``prefix`` and ``suffix`` are what ``add_special_tokens`` puts around a text.
     """
 
     tokens: tuple[str, ...]
@@ -92,6 +93,11 @@ def real_size(tokens: Sequence[str]) -> int:
             break
         size -= 1
     return size
+
+
+def is_marker(token: str) -> bool:
+    """True for an added token that is no word of any text, ``<|user|>``: some files do not say that it is special."""
+    return _MARKER.fullmatch(token) is not None
 
 
 def end_ids(
