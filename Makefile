@@ -16,11 +16,12 @@ BUILD_TOOLS := "scikit-build-core>=0.10" "nanobind>=2.4" "cmake>=3.18" ninja
 
 # The installing targets share one environment.
 .NOTPARALLEL:
-.PHONY: help demo install models test lint format bench wheel clean
+.PHONY: help demo install models test fuzz lint format bench wheel clean
 
 help:
 	@echo "make demo     environment, build, models, then AR, SD and SSD race on one prompt (PROMPT=...)"
 	@echo "make test     everything that tests need, then the tests (PYTEST_ARGS=...)"
+	@echo "make fuzz     1,000 damaged model files of each kind"
 	@echo "make lint     ruff, mypy and clang-format; make format rewrites what they can"
 	@echo "make bench    milliseconds per pass of the default target (BENCH_ARGS=...)"
 	@echo "make models   fetch the default pair into the cache"
@@ -38,6 +39,9 @@ models: $(VENV)/.installed
 test: $(VENV)/.test models
 	$(SONORAN) models pull smollm2-135m-instruct
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+fuzz: $(VENV)/.test
+	$(BIN)/python -m pytest tests/models/test_fuzz.py -m slow $(PYTEST_ARGS)
 
 lint: $(VENV)/.lint
 	$(BIN)/ruff check .

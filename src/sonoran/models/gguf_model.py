@@ -16,7 +16,7 @@ from sonoran.models.config import ModelConfig, RopeScaling
 from sonoran.models.gguf_reader import GgufMetadata, RawTensor, read_gguf
 from sonoran.models.hf_config import linear_scaling
 from sonoran.models.tensors import MATRIX_NAMES, TensorInfo, check_config, check_tensors, dequantize
-from sonoran.models.untrusted import Fields, refusing, shown
+from sonoran.models.untrusted import Fields, one_line, refusing, shown
 
 log = logging.getLogger(__name__)
 
@@ -158,7 +158,7 @@ def _check_key(fields: Fields, key: str) -> None:
     if key in READ or key in WITHOUT_EFFECT:
         return
     value = fields.get(key)
-    name = f"{fields.prefix}{key} = {shown(value)}"
+    name = one_line(f"{fields.prefix}{key} = {shown(value)}")
     if key in IGNORED and not isinstance(value, np.ndarray) and not value:
         return
     if key in IGNORED:

@@ -12,7 +12,7 @@ from typing import Any
 from sonoran.errors import ModelError
 
 LONGEST_MESSAGE = 600
-LARGEST_JSON = 1 << 28  # bytes
+LARGEST_JSON = 1 << 24  # bytes; of a configuration or an index
 LARGEST_DIMENSION = 1 << 20  # far beyond any model's heads, widths and layers
 
 

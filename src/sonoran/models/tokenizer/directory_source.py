@@ -13,6 +13,7 @@ from sonoran.errors import ModelError
 from sonoran.models.tokenizer.vocabulary import Spelling, Vocabulary, end_ids, real_size
 from sonoran.models.untrusted import Fields, read_json, refusing, shown
 
+LARGEST_TOKENIZER = 1 << 28  # bytes
 LARGEST_VOCABULARY = 1 << 23  # far beyond any model's
 _NAMED = ("bos_token", "eos_token", "unk_token", "pad_token")
 
@@ -82,6 +83,9 @@ def _json(directory: Path, name: str) -> dict[str, Any]:
 
 def _backend(path: Path) -> Any:
     with refusing(path):
+        size = path.stat().st_size
+        if size > LARGEST_TOKENIZER:
+            raise ModelError(f"{path}: {size} bytes, at most {LARGEST_TOKENIZER} are read")
         try:
             backend = Tokenizer.from_file(str(path))
         except Exception as error:  # the library raises bare Exception for every fault of the file

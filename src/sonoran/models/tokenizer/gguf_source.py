@@ -17,6 +17,7 @@ log = logging.getLogger(__name__)
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4  # tokenizer.ggml.token_type
 LLAMA3_TOKENS = 128_256
+LONGEST_TOKEN = 1000  # characters; every way to split one is tried
 _SPELLINGS: dict[str, Spelling] = {"gpt2": "byte_level", "llama": "sentencepiece"}
 _ROLES = {"unk_token": "unknown", "pad_token": "padding"}
 _TEMPLATE = "tokenizer.chat_template"
@@ -221,6 +222,10 @@ def merges_from_scores(
     merges = []
     for token_id in sorted(mergeable, key=lambda i: (-scores[i], i)):
         token = tokens[token_id]
+        if len(token) > LONGEST_TOKEN:
+            raise ModelError(
+                f"token {token_id} has {len(token)} characters, at most {LONGEST_TOKEN} can be merged"
+            )
         splits = [(token[:cut], token[cut:]) for cut in range(1, len(token))]
         known = [pair for pair in splits if pair[0] in ids and pair[1] in ids]
         merges += sorted(known, key=lambda pair: (ids[pair[0]], ids[pair[1]]))
