@@ -7,6 +7,7 @@ import pytest
 from sonoran.errors import ModelError
 from sonoran.models.source import open_model
 from sonoran.models.tensors import MATRIX_TYPES, dequantize, expected_shapes
+from sonoran.models.tokenizer import Tokenizer
 from tests.tiny_models import LLAMA3_SCALING, gguf_name, make_gguf, random_weights, tensor_shapes, tiny_dims
 from tests.tiny_tokenizer import CHAT_TEMPLATE, tiny_tokenizer
 from tests.tiny_weights import interleave_heads, llama3_factors
@@ -193,7 +194,9 @@ MISFITS = {
     "experts": ({"expert_count": 8}, "expert_count = 8 is not supported"),
     "softcap": ({"final_logit_softcapping": 30.0}, r"softcapping = 30\.0 is not supported"),
     "list where a number belongs": ({"logit_scale": [1, 2]}, "logit_scale = .* is not supported"),
-    "split": ({"split.count": 3}, "one of 3 parts of a split GGUF file"),
+    "split": ({"split.count": 3}, "the first of 3 parts .* must end with -00001-of-00003.gguf"),
+    "later part": ({"split.count": 3, "split.no": 2}, "part 3 of 3 .*; pass the first part"),
+    "split in words": ({"split.count": "two"}, r"split\.count is 'two'"),
     "adapter": ({"general.type": "adapter"}, "an adapter .LoRA., not a model"),
     "projector": ({"general.type": "mmproj"}, "the image or audio encoder of a model"),
     "projector by its architecture": ({"arch": "clip"}, "the image or audio encoder of a model"),
@@ -336,3 +339,71 @@ def test_unsupported_types_are_named(tmp_path, kind):
         ModelError, match=rf"tensor blk\.0\.ffn_up\.weight has type {kind}; supported: F32, F16, BF16"
     ):
         open_model(tmp_path / "model.gguf")
+
+
+def write_split(folder, counts=(4, 5, 3), change=None):
+    """One file, cut as llama.cpp cuts it: metadata in the first part, tensors in all of them."""
+    whole = folder / "whole.gguf"
+    make_gguf(whole, "qwen2", types="Q8_0", **SMALL)
+    reader = gguf.GGUFReader(whole)
+    count = len(counts)
+    paths = [folder / f"model-{i + 1:05d}-of-{count:05d}.gguf" for i in range(count)]
+    begin = 0
+    for i, path in enumerate(paths):
+        writer = gguf.GGUFWriter(path, "qwen2")
+        if i:
+            writer.kv_data[0].clear()
+        else:
+            for key, field in reader.fields.items():
+                if key.startswith("GGUF.") or key == "general.architecture":
+                    continue
+                kind = field.types[0]
+                inner = field.types[-1] if kind == gguf.GGUFValueType.ARRAY else None
+                writer.add_key_value(key, field.contents(), kind, sub_type=inner)
+        values = {"split.no": i, "split.count": count, "split.tensors.count": len(reader.tensors)}
+        for key, value in (values | (change or {}).get(i, {})).items():
+            writer.add_uint16(key, value)
+        end = len(reader.tensors) if i == count - 1 else begin + counts[i]
+        for tensor in reader.tensors[begin:end]:
+            writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
+        begin = end
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+    return whole, paths
+
+
+def test_the_first_part_of_a_split_file_opens_all(tmp_path):
+    whole, paths = write_split(tmp_path)
+    expected, model = open_model(whole), open_model(paths[0])
+    assert model.config == expected.config
+    assert model.tensors.keys() == expected.tensors.keys()
+    for name, tensor in expected.tensors.items():
+        assert model.tensors[name].data.tobytes() == tensor.data.tobytes()
+        assert model.tensors[name].dtype == tensor.dtype
+    assert model.nbytes == expected.nbytes
+    model.release()
+    assert Tokenizer.from_model(model).fingerprint() == Tokenizer.from_model(expected).fingerprint()
+
+
+def test_split_files_that_do_not_belong_together(tmp_path):
+    _, paths = write_split(tmp_path)
+    with pytest.raises(ModelError, match=r"00002-of-00003.gguf: part 2 of 3 .*; pass the first part"):
+        open_model(paths[1])
+    paths[2].rename(tmp_path / "elsewhere")
+    with pytest.raises(
+        ModelError, match=r"model-00003-of-00003\.gguf is missing: .* is the first of 3 parts"
+    ):
+        open_model(paths[0])
+    (tmp_path / "elsewhere").rename(paths[2])
+    paths[2].write_bytes(paths[2].read_bytes()[:-100])
+    with pytest.raises(ModelError, match=r"model-00003-of-00003\.gguf: truncated"):
+        open_model(paths[0])
+    for change, match in (
+        ({1: {"split.no": 2}}, "does not say that it is part 2 of 3"),
+        ({0: {"split.tensors.count": 99}}, "has 99 tensors in all, but its parts have"),
+    ):
+        _, paths = write_split(tmp_path, change=change)
+        with pytest.raises(ModelError, match=match):
+            open_model(paths[0])

@@ -115,7 +115,7 @@ def open_gguf(path: Path) -> tuple[ModelConfig, dict[str, TensorInfo], GgufMetad
         metadata, raw = read_gguf(path)
         where = str(path)
         fields = _fields(where, metadata)
-        tensors = _canonical(where, raw)
+        tensors = _canonical(where, [*raw, *_other_parts(path, metadata, len(raw))])
         _check_vocabulary(fields, metadata, tensors)
         config = _config(fields, tensors)
         tensors.pop("rope_factors", None)
@@ -130,11 +130,10 @@ def _fields(where: str, metadata: GgufMetadata) -> Fields:
     if kind != "model":
         what = OTHER_FILES.get(kind) if isinstance(kind, str) else None
         raise ModelError(f"{where}: {what or f'a file of type {shown(kind)}, not a model'}")
-    parts = metadata.get("split.count", 0)
-    if parts not in (0, 1):
+    if _split(where, metadata, "split.no"):
         raise ModelError(
-            f"{where}: one of {shown(parts)} parts of a split GGUF file; "
-            "merge them first: llama-gguf-split --merge FIRST_PART OUTPUT"
+            f"{where}: part {_split(where, metadata, 'split.no') + 1} of {_split(where, metadata, 'split.count')} "
+            "of a split GGUF file; pass the first part, the others are found beside it"
         )
     architecture = metadata.get("general.architecture")
     if architecture == "clip":
@@ -148,6 +147,44 @@ def _fields(where: str, metadata: GgufMetadata) -> Fields:
         if key.startswith(fields.prefix):
             _check_key(fields, key.removeprefix(fields.prefix))
     return fields
+
+
+def _split(where: str, metadata: GgufMetadata, key: str) -> int:
+    value = metadata.get(key, 0)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 16:
+        raise ModelError(f"{where}: {key} is {shown(value)}, expected a number of parts")
+    return value
+
+
+def _other_parts(path: Path, metadata: GgufMetadata, found: int) -> list[RawTensor]:
+    """Tensors of the parts after the first, whose files lie beside it under the names that llama.cpp gives."""
+    count = _split(str(path), metadata, "split.count")
+    if count <= 1:
+        return []
+    end = f"-00001-of-{count:05d}.gguf"
+    if not path.name.endswith(end):
+        raise ModelError(
+            f"{path}: the first of {count} parts of a split GGUF file, its name must end with {end}"
+        )
+    tensors: list[RawTensor] = []
+    for part in range(2, count + 1):
+        file = path.with_name(f"{path.name.removesuffix(end)}-{part:05d}-of-{count:05d}.gguf")
+        if not file.is_file():
+            raise ModelError(f"{file} is missing: {path.name} is the first of {count} parts")
+        with refusing(file):
+            own, raw = read_gguf(file)
+            if (_split(str(file), own, "split.no"), _split(str(file), own, "split.count")) != (
+                part - 1,
+                count,
+            ):
+                raise ModelError(f"{file}: does not say that it is part {part} of {count}")
+            tensors += raw
+    total = metadata.get("split.tensors.count", found + len(tensors))
+    if total != found + len(tensors):
+        raise ModelError(
+            f"{path}: has {shown(total)} tensors in all, but its parts have {found + len(tensors)}"
+        )
+    return tensors
 
 
 def _check_key(fields: Fields, key: str) -> None:
@@ -201,6 +238,8 @@ def _canonical(where: str, raw: list[RawTensor]) -> dict[str, TensorInfo]:
                     f"{where}: tensor {tensor.name} is not one that the supported architectures have"
                 )
             name = f"layers.{match[1]}.{last}"
+        if name in tensors:
+            raise ModelError(f"{where}: tensor {tensor.name} is in two parts of the file")
         shape = tensor.shape
         while (
             len(shape) > 1
