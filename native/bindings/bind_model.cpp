@@ -33,6 +33,7 @@ DecoderConfig read_config(const nb::dict& d) {
   read(d, "num_heads", c.num_heads), read(d, "num_kv_heads", c.num_kv_heads), read(d, "head_dim", c.head_dim);
   read(d, "norm_epsilon", c.norm_epsilon), read(d, "rope_theta", c.rope_theta);
   read(d, "rope_interleaved", c.rope_interleaved), read(d, "rope_factors", c.rope_factors);
+  read(d, "rope_attention_factor", c.rope_attention_factor);
   read(d, "sliding_windows", c.sliding_windows);
   read(d, "block_size", c.block_size), read(d, "num_blocks", c.num_blocks);
   return c;

@@ -250,7 +250,8 @@ void Decoder::rotate_and_store(const RowBatch& rows, int index) {
   const Layer& layer = layers_[static_cast<size_t>(index)];
   const DecoderConfig& c = config_;
   const int kv_width = round_up(c.num_kv_heads * c.head_dim, 16);
-  const float scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim));
+  const auto factor = static_cast<float>(c.rope_attention_factor);
+  const float scale = factor / std::sqrt(static_cast<float>(c.head_dim));
   const auto add = [](float* x, const float* bias, int n) {
     if (bias == nullptr) return;
     for (int i = 0; i < n; ++i) x[i] += bias[i];
@@ -273,7 +274,7 @@ void Decoder::rotate_and_store(const RowBatch& rows, int index) {
     float* key = scratch_[static_cast<size_t>(thread)].head.data();
     float* value = key + dim_;
     for (int h = 0; h < c.num_kv_heads; ++h) {
-      rotate_head(k + h * c.head_dim, layer.k_norm, cosine, sine, 1.0f, key);
+      rotate_head(k + h * c.head_dim, layer.k_norm, cosine, sine, factor, key);
       std::copy(v + h * c.head_dim, v + (h + 1) * c.head_dim, value);
       std::fill(value + c.head_dim, value + dim_, 0.0f);
       kernels_.store_kv(key, value, rows.slots[i], h, c.num_kv_heads, dim_, kv_.keys(index),

@@ -47,6 +47,17 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama-wide-heads": ("Llama", {"head_dim": 26, "num_attention_heads": 6, "num_key_value_heads": 3}),
     "llama-all-biases": ("Llama", {"attention_bias": True}),
     "llama3-rope": ("Llama", {"rope_parameters": LLAMA3}),
+    "yarn-rope": (
+        "Qwen3",
+        {
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 500.0,
+                "factor": 4.0,
+                "original_max_position_embeddings": 32,
+            },
+        },
+    ),
     "linear-rope": (
         "Llama",
         {"rope_parameters": {"rope_type": "linear", "rope_theta": 500.0, "factor": 3.0}},

@@ -8,7 +8,15 @@ from sonoran.errors import ModelError
 from sonoran.models.source import open_model
 from sonoran.models.tensors import MATRIX_TYPES, dequantize, expected_shapes
 from sonoran.models.tokenizer import Tokenizer
-from tests.tiny_models import LLAMA3_SCALING, gguf_name, make_gguf, random_weights, tensor_shapes, tiny_dims
+from tests.tiny_models import (
+    LLAMA3_SCALING,
+    gguf_name,
+    make_gguf,
+    make_hf_dir,
+    random_weights,
+    tensor_shapes,
+    tiny_dims,
+)
 from tests.tiny_tokenizer import CHAT_TEMPLATE, tiny_tokenizer
 from tests.tiny_weights import interleave_heads, llama3_factors
 
@@ -190,7 +198,24 @@ MISFITS = {
     "rope base": ({"rope.freq_base": 0.0}, "rope_theta is 0"),
     "vocabulary": ({"vocab_size": 319}, r"vocab_size is 319, but token_embd\.weight has 320 rows"),
     "tokens": ({"tokenizer.ggml.tokens": [str(i) for i in range(321)]}, "321 tokens, but .* only 320 rows"),
-    "yarn": ({"rope.scaling.type": "yarn"}, r"rope\.scaling\.type is 'yarn', expected 'none' or 'linear'"),
+    "longrope": ({"rope.scaling.type": "longrope"}, r"rope\.scaling\.type is 'longrope', expected 'none'"),
+    "yarn without a factor": ({"rope.scaling.type": "yarn"}, r"rope\.scaling\.factor is missing"),
+    "yarn of another kind": (
+        {"rope.scaling.type": "yarn", "rope.scaling.factor": 2.0, "rope.scaling.yarn_ext_factor": 0.5},
+        r"yarn_ext_factor = 0\.5 is not supported",
+    ),
+    "yarn and factors": (
+        {
+            "rope.scaling.type": "yarn",
+            "rope.scaling.factor": 2.0,
+            "extra": {"rope_freqs.weight": np.ones(8, "f4")},
+        },
+        "YaRN together with a tensor of RoPE factors",
+    ),
+    "attention factor": (
+        {"rope.scaling.attn_factor": 1.5},
+        r"attn_factor is 1\.5, expected 1\.0 without YaRN",
+    ),
     "experts": ({"expert_count": 8}, "expert_count = 8 is not supported"),
     "softcap": ({"final_logit_softcapping": 30.0}, r"softcapping = 30\.0 is not supported"),
     "list where a number belongs": ({"logit_scale": [1, 2]}, "logit_scale = .* is not supported"),
@@ -263,6 +288,24 @@ MISFITS = {
 def test_linear_scaling_of_rope(tmp_path, fields, factors):
     scaling = open_model(write(tmp_path / "model.gguf", **fields)).config.rope_scaling
     assert (scaling.factors if scaling else None) == factors
+
+
+@pytest.mark.parametrize(
+    "extra", [{}, {"rope.scaling.yarn_beta_fast": 16.0, "rope.scaling.yarn_beta_slow": 2.0}]
+)
+def test_yarn_is_that_of_a_directory(tmp_path, extra):
+    """llama.cpp and transformers define it alike; transformers is compared with elsewhere."""
+    keys = {"type": "yarn", "factor": 4.0, "original_context_length": 32}
+    fields = {f"rope.scaling.{key}": value for key, value in keys.items()} | extra
+    scaling = open_model(write(tmp_path / "model.gguf", **fields)).config.rope_scaling
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+    yarn |= {key.removeprefix("rope.scaling.yarn_"): value for key, value in extra.items()}
+    make_hf_dir(tmp_path / "model", rope_scaling=yarn, **SMALL)
+    expected = open_model(tmp_path / "model").config.rope_scaling
+    assert scaling.factors == pytest.approx(expected.factors)
+    assert scaling.attention_factor == pytest.approx(expected.attention_factor)
+    assert min(scaling.factors) == 1
+    assert max(scaling.factors) == pytest.approx(4)
 
 
 def test_keys_that_change_nothing_are_accepted_silently(tmp_path, caplog):

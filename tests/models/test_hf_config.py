@@ -68,6 +68,45 @@ def test_llama3_scaling_is_that_of_transformers(tmp_path, newer, theta, head_dim
     assert config.rope_scaling.factors[-1] == 32.0
 
 
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"factor": 1.0},
+        {"original_max_position_embeddings": 16},
+        {"beta_fast": 16.0, "beta_slow": 3.0},
+        {"attention_factor": 0.8},
+        {"mscale": 0.7, "mscale_all_dim": 1.3},
+        {"truncate": False},
+        {"truncate": False, "beta_fast": 2.0, "beta_slow": 2.0},
+    ],
+)
+@pytest.mark.parametrize(("theta", "head_dim"), [(10000.0, 64), (1e6, 128)])
+def test_yarn_is_that_of_transformers(tmp_path, theta, head_dim, changes):
+    from transformers import LlamaConfig
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    dims = tiny_dims("llama", head_dim=head_dim, rope_theta=theta, rope_scaling=YARN | changes)
+    (tmp_path / "config.json").write_text(json.dumps(hf_config(dims)))
+    scaling = read_hf_config(tmp_path / "config.json").rope_scaling
+    frequencies = theta ** (-np.arange(0, head_dim, 2) / head_dim) / scaling.factors
+    theirs, attention_factor = ROPE_INIT_FUNCTIONS["yarn"](LlamaConfig.from_pretrained(tmp_path), "cpu")
+    np.testing.assert_allclose(frequencies, theirs.numpy(), rtol=1e-5)
+    assert scaling.attention_factor == pytest.approx(attention_factor, rel=1e-6)
+
+
+def test_yarn_extends_the_context(tmp_path):
+    short = {"rope_type": "yarn", "factor": 4.0}
+    assert read(tmp_path, base(max_position=64), rope_scaling=short).max_position == 256
+    long = short | {"original_max_position_embeddings": 64}
+    assert read(tmp_path, base(max_position=256), rope_scaling=long).max_position == 256
+    outside = read(tmp_path, base(max_position=256), rope_scaling=short, original_max_position_embeddings=64)
+    assert outside == read(tmp_path, base(max_position=256), rope_scaling=long)
+
+
 def test_older_spelling_of_the_rope_type(tmp_path):
     assert read(tmp_path, base(), rope_scaling={"type": "default"}).rope_scaling is None
     assert read(tmp_path, base(), rope_scaling={"type": "linear", "factor": 1.0}).rope_scaling is None
@@ -149,8 +188,8 @@ def test_windows_that_make_no_sense_are_refused(tmp_path, arch, changes, match):
             r"partial_rotary_factor is 0\.5",
         ),
         (
-            {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}},
-            "'yarn' is not supported; supported: 'default', 'linear', 'llama3'",
+            {"rope_scaling": {"rope_type": "longrope", "factor": 4.0}},
+            "'longrope' is not supported; supported: 'default', 'linear', 'llama3', 'yarn'",
         ),
         ({"rope_scaling": {"rope_type": "dynamic"}}, "'dynamic' is not supported"),
         ({"rope_scaling": "llama3"}, "rope_scaling is 'llama3', expected an object"),

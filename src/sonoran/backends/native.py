@@ -222,6 +222,7 @@ def _shape(config: ModelConfig, block_size: int, num_blocks: int) -> dict[str, A
         "rope_theta": config.rope_theta,
         "rope_interleaved": config.rope_interleaved,
         "rope_factors": list(config.rope_scaling.factors) if config.rope_scaling else [],
+        "rope_attention_factor": config.rope_scaling.attention_factor if config.rope_scaling else 1.0,
         "sliding_windows": [window or 0 for window in config.sliding_windows],
         "block_size": block_size,
         "num_blocks": num_blocks,

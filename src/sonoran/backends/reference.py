@@ -201,7 +201,9 @@ class ReferenceBackend:
     def _rotate(self, x: Any, positions: Any) -> Any:
         """RoPE on ``x [rows, heads, head_dim]``."""
         angles = (positions[:, None] * self._frequencies)[:, None, :]
-        cos, sin = angles.cos(), angles.sin()
+        scaling = self._config.rope_scaling
+        factor = scaling.attention_factor if scaling else 1.0
+        cos, sin = angles.cos() * factor, angles.sin() * factor
         if self._config.rope_interleaved:
             a, b = x[..., 0::2], x[..., 1::2]
             return self._torch.stack((a * cos - b * sin, b * cos + a * sin), dim=-1).flatten(-2)
@@ -210,7 +212,7 @@ class ReferenceBackend:
 
 
 def inverse_frequencies(config: ModelConfig) -> FloatArray:
-    """Angle per position of each of the head_dim / 2 pairs; ``llama3`` scaling divides each by its factor."""
+    """Angle per position of each of the head_dim / 2 pairs; scaling divides each by its factor."""
     pairs = np.arange(0, config.head_dim, 2, dtype=np.float64)
     frequencies = config.rope_theta ** (-pairs / config.head_dim)
     if config.rope_scaling is not None:

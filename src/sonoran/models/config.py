@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class RopeScaling:
-    """The ``llama3`` rule: per-frequency divisors, one for each pair of the rotated part of a head."""
+    """Any rule that gives every frequency its divisor: linear, ``llama3``, YaRN."""
 
-    factors: tuple[float, ...]
+    factors: tuple[float, ...]  # one for each pair of the rotated part of a head
+    attention_factor: float = 1.0  # rotated queries and keys are multiplied by it (YaRN)
+    context: int | None = None  # positions that the scaling reaches, where the rule says so
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +15,7 @@ from gguf.constants import Keys
 from sonoran.errors import ModelError
 from sonoran.models.config import ModelConfig, RopeScaling
 from sonoran.models.gguf_reader import GgufMetadata, RawTensor, read_gguf
-from sonoran.models.hf_config import linear_scaling
+from sonoran.models.hf_config import linear_scaling, yarn_factors
 from sonoran.models.tensors import MATRIX_NAMES, TensorInfo, check_config, check_tensors, dequantize
 from sonoran.models.untrusted import Fields, one_line, refusing, shown
 
@@ -60,8 +61,12 @@ READ = frozenset(
         "rope.dimension_count",
         "rope.freq_base",
         "rope.scale_linear",
+        "rope.scaling.attn_factor",
         "rope.scaling.factor",
+        "rope.scaling.original_context_length",
         "rope.scaling.type",
+        "rope.scaling.yarn_beta_fast",
+        "rope.scaling.yarn_beta_slow",
         "vocab_size",
     }
 )
@@ -73,12 +78,6 @@ WITHOUT_EFFECT = frozenset(
         "expert_used_count",  # of 0 experts
         "pooling_type",  # of embeddings
         "rope.scaling.finetuned",
-        "rope.scaling.original_context_length",
-        "rope.scaling.yarn_attn_factor",  # of another type of scaling
-        "rope.scaling.yarn_beta_fast",
-        "rope.scaling.yarn_beta_slow",
-        "rope.scaling.yarn_ext_factor",
-        "rope.scaling.yarn_log_multiplier",
     }
 )
 # Keys that other architectures obey and these do not have, with values that mean nothing there either.
@@ -89,7 +88,9 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "expert_weights_scale": (0.0, 1.0),
     "logit_scale": (0.0, 1.0),
     "residual_scale": (0.0, 1.0),
-    "rope.scaling.attn_factor": (0.0, 1.0),
+    "rope.scaling.yarn_attn_factor": (1.0,),
+    "rope.scaling.yarn_ext_factor": (-1.0, 1.0),
+    "rope.scaling.yarn_log_multiplier": (0.0,),
     "tensor_data_layout": ("Meta AI original pth",),
 }
 # Keys that these architectures ignore in llama.cpp: the file runs there as if they were missing.
@@ -302,9 +303,17 @@ def _check_vocabulary(fields: Fields, metadata: GgufMetadata, tensors: Mapping[s
 def _rope_scaling(fields: Fields, tensors: Mapping[str, TensorInfo], head_dim: int) -> RopeScaling | None:
     """Divisors of the file's tensor, times those of linear scaling, which is the type where none is given."""
     kind = fields.get("rope.scaling.type")
-    if kind not in (None, "none", "linear"):
-        raise fields.wrong("rope.scaling.type", kind, "'none' or 'linear', those that are supported")
+    if kind not in (None, "none", "linear", "yarn"):
+        raise fields.wrong("rope.scaling.type", kind, "'none', 'linear' or 'yarn', those that are supported")
+    if kind != "yarn" and fields.number("rope.scaling.attn_factor", 1.0) not in (0.0, 1.0):
+        raise fields.wrong(
+            "rope.scaling.attn_factor", fields.get("rope.scaling.attn_factor"), "1.0 without YaRN"
+        )
     linear = None
+    if kind == "yarn":
+        if "rope_factors" in tensors:
+            raise ModelError(f"{fields.where}: YaRN together with a tensor of RoPE factors is not supported")
+        return _yarn(fields, head_dim)
     if kind != "none":
         factor = fields.number("rope.scaling.factor", fields.number("rope.scale_linear", 0.0))
         linear = linear_scaling(factor, head_dim) if factor != 0 else None
@@ -317,3 +326,18 @@ def _rope_scaling(fields: Fields, tensors: Mapping[str, TensorInfo], head_dim: i
         )
     factors = dequantize(tensor).astype(np.float64)
     return RopeScaling(tuple((factors * linear.factors[0] if linear else factors).tolist()))
+
+
+def _yarn(fields: Fields, head_dim: int) -> RopeScaling:
+    """YaRN as llama.cpp computes it from a file's keys."""
+    factor = fields.positive("rope.scaling.factor")
+    factors = yarn_factors(
+        factor,
+        fields.positive("rope.scaling.original_context_length", fields.number("context_length")),
+        fields.positive("rope.freq_base", 10000.0),
+        head_dim,
+        fields.positive("rope.scaling.yarn_beta_fast", 32.0),
+        fields.positive("rope.scaling.yarn_beta_slow", 1.0),
+    )
+    magnitude = 1 + 0.1 * math.log(factor) if factor > 1 else 1.0
+    return RopeScaling(factors, magnitude * (fields.number("rope.scaling.attn_factor", 0.0) or 1.0))

@@ -41,7 +41,7 @@ def read_hf_config(path: Path) -> ModelConfig:
         num_heads=heads,
         num_kv_heads=fields.integer("num_key_value_heads", heads if may_lack else None),
         head_dim=head_dim,
-        max_position=fields.integer("max_position_embeddings"),
+        max_position=_context(fields, scaling),
         rope_theta=theta,
         norm_epsilon=fields.number("rms_norm_eps"),
         rope_interleaved=False,
@@ -112,6 +112,8 @@ def _rope(fields: Fields, head_dim: int) -> tuple[float, RopeScaling | None]:
     values = fields.get(name) or {}
     if not isinstance(values, dict):
         raise fields.wrong(name, values, "an object")
+    outside = fields.get("original_max_position_embeddings")  # where it stands, it counts
+    values = values | ({} if outside is None else {"original_max_position_embeddings": outside})
     rope = Fields(f"{fields.where}: {name}", values)
     for place in (fields, rope):
         if place.number("partial_rotary_factor", 1.0) != 1.0:
@@ -128,9 +130,67 @@ def _rope(fields: Fields, head_dim: int) -> tuple[float, RopeScaling | None]:
         if numbers["high_freq_factor"] <= numbers["low_freq_factor"]:
             raise rope.wrong("high_freq_factor", numbers["high_freq_factor"], "more than low_freq_factor")
         return theta, RopeScaling(llama3_factors(numbers, theta, head_dim))
+    if kind == "yarn":
+        return theta, _yarn(rope, theta, head_dim, fields.positive("max_position_embeddings"))
     raise ModelError(
-        f"{fields.where}: RoPE scaling {shown(kind)} is not supported; supported: 'default', 'linear', 'llama3'"
+        f"{fields.where}: RoPE scaling {shown(kind)} is not supported; "
+        "supported: 'default', 'linear', 'llama3', 'yarn'"
     )
+
+
+def _context(fields: Fields, scaling: RopeScaling | None) -> int:
+    """Positions that the model is made for. Under YaRN a file may still give those before it was extended."""
+    context = fields.integer("max_position_embeddings")
+    return max(context, scaling.context) if scaling is not None and scaling.context is not None else context
+
+
+def _yarn(rope: Fields, theta: float, head_dim: int, context: float) -> RopeScaling:
+    """The keys of transformers' ``yarn``, with its defaults."""
+    original = rope.positive("original_max_position_embeddings", context)
+    factor = rope.positive("factor", context / original)
+
+    def magnitude(scale: float) -> float:
+        return 0.1 * scale * math.log(factor) + 1 if factor > 1 else 1.0
+
+    one, all_dims = rope.number("mscale", 0.0), rope.number("mscale_all_dim", 0.0)
+    default = magnitude(one) / magnitude(all_dims) if one and all_dims else magnitude(1.0)
+    factors = yarn_factors(
+        factor,
+        original,
+        theta,
+        head_dim,
+        rope.number("beta_fast", 0.0) or 32.0,
+        rope.number("beta_slow", 0.0) or 1.0,
+        rope.flag("truncate", True),
+    )
+    return RopeScaling(factors, rope.positive("attention_factor", default), int(original * factor))
+
+
+def yarn_factors(
+    factor: float,
+    original: float,
+    theta: float,
+    head_dim: int,
+    fast: float,
+    slow: float,
+    truncate: bool = True,
+) -> tuple[float, ...]:
+    """Divisors of the RoPE frequencies under YaRN (arXiv 2309.00071, section 3.2, as in transformers, llama.cpp).
+
+    Pairs that turn at least ``fast`` times within the original context stay, those that turn at most ``slow``
+    times are divided by ``factor``; between them the frequency falls linearly in the pair's number.
+    """
+
+    def pair_that_turns(times: float) -> float:
+        return head_dim * math.log(original / (times * 2 * math.pi)) / (2 * math.log(theta))
+
+    low, high = pair_that_turns(fast), pair_that_turns(slow)
+    if truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, head_dim - 1)
+    width = high - low if high != low else 0.001
+    slowed = (min(max((pair - low) / width, 0.0), 1.0) for pair in range(head_dim // 2))
+    return tuple(1 / (share / factor + 1 - share) for share in slowed)
 
 
 def linear_scaling(factor: float, head_dim: int) -> RopeScaling | None:

@@ -158,6 +158,10 @@ def check_config(where: str, config: ModelConfig) -> None:
             )
         if not all(0 < factor < float("inf") for factor in scaling.factors):
             raise ModelError(f"{where}: RoPE factors must be positive and finite")
+        if not 0 < scaling.attention_factor < 100:
+            raise ModelError(
+                f"{where}: RoPE's attention factor is {scaling.attention_factor}, expected about 1"
+            )
     for window in set(config.sliding_windows) - {None}:
         if window is not None and not 1 <= window <= LARGEST_INT:
             raise ModelError(
