@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from sonoran.errors import DownloadError, ModelError, nearest
+from sonoran.errors import ConfigError, DownloadError, ModelError, nearest
 from sonoran.models.cache import cache_dir, is_cached
 from sonoran.models.config import ModelConfig
 from sonoran.models.download import Progress, pull
@@ -20,6 +20,7 @@ from sonoran.models.gguf_model import open_gguf
 from sonoran.models.registry import MODELS
 from sonoran.models.safetensors_model import open_directory
 from sonoran.models.tensors import TensorInfo
+from sonoran.models.untrusted import refusing
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,8 @@ def resolve_model(
     A registry name that is not cached is pulled, or refused with DownloadError if ``download`` is false.
     Raises ModelError when there is no such model or file; its text names the nearest known one.
     """
+    if not isinstance(spec, (str, os.PathLike)):
+        raise ConfigError(f"a model is a name or a path, got {spec!r:.100}")
     text = os.fspath(spec)
     entry = MODELS.get(text.lower()) if isinstance(spec, str) else None
     if entry is not None:
@@ -77,6 +80,11 @@ def resolve_model(
                 f"{entry.name} is not in the cache; get it with: sonoran models pull {entry.name}"
             )
         return pull(entry, cache=folder, progress=progress)
+    with refusing(text):
+        return _find(text)
+
+
+def _find(text: str) -> Path:
     path = Path(text).expanduser()
     if path.is_dir():
         if not (path / "config.json").is_file():

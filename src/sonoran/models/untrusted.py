@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sonoran.errors import ModelError
+from sonoran.errors import ModelError, SonoranError
 
 LONGEST_MESSAGE = 600
 LARGEST_JSON = 1 << 24  # bytes; of a configuration or an index
@@ -21,22 +21,22 @@ def refusing(where: Path | str) -> Iterator[None]:
     """Turn every failure inside into a ModelError of one line that names ``where``.
 
     Values of the wrong type, nesting beyond Python's stack, sizes beyond memory, bytes that are no UTF-8, files
-    that cannot be read: a file from elsewhere can cause all of them. A ModelError keeps its text.
+    that cannot be read: a file from elsewhere can cause all of them. Sonoran's own errors keep their text.
     """
     try:
         yield
     except ModelError as error:
         text = str(error)
-        named = text if text.startswith(str(where)) else f"{where}: {text}"
+        named = text if str(where) in text else f"{where}: {text}"
         if one_line(named) == text:
             raise
         raise ModelError(one_line(named)) from error
     except OSError as error:
         raise ModelError(one_line(f"{where}: cannot be read ({error.strerror or error})")) from error
-    except RecursionError:
-        raise ModelError(
-            one_line(f"{where}: nested too deeply")
-        ) from None  # a traceback of 1,000 equal lines
+    except SonoranError:
+        raise
+    except RecursionError:  # without its traceback of a thousand equal lines
+        raise ModelError(one_line(f"{where}: nested too deeply")) from None
     except MemoryError:
         raise ModelError(one_line(f"{where}: asks for more memory than there is")) from None
     except Exception as error:
@@ -49,11 +49,14 @@ def refusing(where: Path | str) -> Iterator[None]:
 
 
 def one_line(text: str) -> str:
-    """Escape what could break a line or steer a terminal, and leave out the middle of a long text."""
-    clean = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text[: 2 * LONGEST_MESSAGE])
-    if len(clean) <= LONGEST_MESSAGE and len(text) <= 2 * LONGEST_MESSAGE:
-        return clean
-    return clean[: LONGEST_MESSAGE - 4] + " ..."
+    """Escape what could break a line or steer a terminal, and leave out the middle of a text that is too long."""
+    short = _without_middle(text)
+    return _without_middle("".join(c if c.isprintable() else repr(c)[1:-1] for c in short))
+
+
+def _without_middle(text: str) -> str:
+    half = LONGEST_MESSAGE // 2
+    return text if len(text) <= LONGEST_MESSAGE else f"{text[: half - 5]} ... {text[-half:]}"
 
 
 def _reason(error: BaseException) -> str:
