@@ -196,6 +196,8 @@ def test_arguments_of_tool_calls_are_mappings_for_the_template() -> None:
     assert render_chat(CALLS, messages) == render_chat(CALLS, calling({"a": "é"})) == '{"a": "é"}'
     assert messages == calling('{"a": "é"}')
     assert render_chat(CALLS, calling("")) == "{}"
+    wants_text = CALLS.replace("c.function.arguments | tojson", "'=' + c.function.arguments")
+    assert render_chat(wants_text, messages) == '={"a": "é"}'
     for wrong in ("{", "[" * 100_000):
         with pytest.raises(ConfigError, match="message 0: arguments of a tool call are not valid JSON"):
             render_chat(CALLS, calling(wrong))
@@ -212,8 +214,9 @@ def test_a_developer_is_never_left_out() -> None:
     knows = "{# developer #}" + WANTS_TEXT
     assert render_chat(knows, DEVELOPER) == "[developer] be brief |[user]hi|"
     assert render_chat(SYSTEM_OR_USER, DEVELOPER) == " be brief hi"
-    with pytest.raises(ConfigError, match="no place for a message of the role 'developer'"):
-        render_chat("{# developer #}" + SYSTEM_OR_USER, DEVELOPER)
+    assert render_chat("{# the developer said so #}" + SYSTEM_OR_USER, DEVELOPER) == " be brief hi"
+    raises = "{% if messages[0].role == 'developer' %}{{ raise_exception('no') }}{% endif %}" + WANTS_TEXT
+    assert render_chat(raises, DEVELOPER) == "[system] be brief |[user]hi|"
     with pytest.raises(ConfigError, match="no place for a message of the role 'developer'"):
         render_chat(SYSTEM_OR_USER.replace("system", "tool"), DEVELOPER)
     assert DEVELOPER[0]["role"] == "developer"

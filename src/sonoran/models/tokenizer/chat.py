@@ -27,45 +27,64 @@ def render_chat(
     """Render a conversation; ``variables`` are the special tokens by name and whatever else the template reads.
 
     Messages may have the forms that OpenAI's clients send. ``content`` as a list of text parts is joined by line
-    breaks unless the template reads parts. ``arguments`` of a tool call as JSON text become a mapping. Role
-    ``developer`` becomes ``system`` unless the template knows it, and a template that leaves its text out is
-    refused.
+    breaks unless the template reads parts. ``arguments`` of a tool call as JSON text become a mapping, unless the
+    template takes only the text. Role ``developer`` becomes ``system`` unless the template has it; a template that
+    leaves the developer's text out is refused.
     Raises ModelError when the template is not valid or never ends, ConfigError when it refuses the conversation.
     """
-    prepared = [_message(i, message, template) for i, message in enumerate(_checked(messages))]
+    _check(messages)
     values = {
         **(variables or {}),
-        "messages": prepared,
         "tools": list(tools) if tools else None,
         "documents": None,
         "add_generation_prompt": add_generation_prompt,
     }
-    text = render(template, values)
-    for message in messages:
-        if message["role"] == "developer" and not all(part in text for part in _texts(message)):
-            raise ConfigError("the model's chat template has no place for a message of the role 'developer'")
-    return text
+    refusals = []
+    for developer, parsed in _ways(messages, template):
+        prepared = [_message(i, m, template, developer, parsed) for i, m in enumerate(messages)]
+        try:
+            text = render(template, values | {"messages": prepared})
+        except ConfigError as error:
+            refusals.append(error)
+            continue
+        if all(part in text for message in messages for part in _developer_texts(message)):
+            return text
+        refusals.append(
+            ConfigError("the model's chat template has no place for a message of the role 'developer'")
+        )
+    raise refusals[0]
 
 
-def _checked(messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+def _ways(messages: Sequence[Mapping[str, Any]], template: str) -> Iterator[tuple[str, bool]]:
+    """How to present messages: the role of a developer, and whether arguments are parsed; the likeliest first."""
+    present = any(message["role"] == "developer" for message in messages)
+    roles = ("developer", "system") if present and "developer" in template else ("system",)
+    calls = any(message.get("tool_calls") for message in messages)
+    for parsed in (True, False) if calls else (True,):
+        for role in roles:
+            yield role, parsed
+
+
+def _check(messages: Sequence[Mapping[str, Any]]) -> None:
     if not messages:
         raise ConfigError("a chat needs at least one message, got none")
     for i, message in enumerate(messages):
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
             raise ConfigError(f"message {i} must be a mapping with a 'role', got {message!r:.200}")
-    return messages
 
 
-def _message(i: int, message: Mapping[str, Any], template: str) -> dict[str, Any]:
+def _message(
+    i: int, message: Mapping[str, Any], template: str, developer: str, parsed: bool
+) -> dict[str, Any]:
     result = dict(message)
-    if result["role"] == "developer" and "developer" not in template:
-        result["role"] = "system"
+    if result["role"] == "developer":
+        result["role"] = developer
     content = result.get("content")
     if isinstance(content, (list, tuple)):
         texts = [_part(i, part) for part in content]
         parts = [{"type": "text", "text": text} for text in texts]
         result["content"] = parts if _reads_parts(template) else "\n".join(texts)
-    if result.get("tool_calls"):
+    if result.get("tool_calls") and parsed:
         result["tool_calls"] = [_tool_call(i, call) for call in result["tool_calls"]]
     return result
 
@@ -90,8 +109,8 @@ def _tool_call(i: int, call: Any) -> Any:
     return {**call, "function": {**function, "arguments": parsed}}  # type: ignore[dict-item]  # checked above
 
 
-def _texts(message: Mapping[str, Any]) -> list[str]:
-    content = message.get("content")
+def _developer_texts(message: Mapping[str, Any]) -> list[str]:
+    content = message.get("content") if message["role"] == "developer" else None
     parts = [content] if isinstance(content, str) else [_part(0, part) for part in content or ()]
     return [line for part in parts if (line := part.strip())]
 
