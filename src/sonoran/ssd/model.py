@@ -10,9 +10,8 @@ from sonoran.backends.native import NativeBackend
 from sonoran.backends.vocabulary import DraftVocabulary, make_vocabulary, restrict
 from sonoran.config import WorkerOptions
 from sonoran.engine.kv import KVMemory
+from sonoran.models.opening import open_with_tokenizer
 from sonoran.models.registry import draft_precision
-from sonoran.models.source import open_model, resolve_model
-from sonoran.models.tokenizer.tokenizer import Tokenizer
 
 
 @dataclass(slots=True)
@@ -45,11 +44,8 @@ def load_draft_model(
     options: WorkerOptions, progress: Callable[[int, int], None] | None = None
 ) -> DraftModel:
     """Find, open and load the draft. Raises ModelError, DownloadError, ConfigError."""
-    file = open_model(resolve_model(options.model))
-    if file.directory is not None:
-        tokenizer = Tokenizer.from_directory(file.directory)
-    else:
-        tokenizer = Tokenizer.from_gguf(file.metadata)
+    opened = open_with_tokenizer(options.model)
+    file, tokenizer = opened.file, opened.tokenizer
     backend = NativeBackend(
         file,
         num_blocks=options.num_kv_blocks,
