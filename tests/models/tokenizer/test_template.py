@@ -67,6 +67,8 @@ RUNAWAYS = {
     "join": ("{{ (['a' * 1000000] * 100000) | join }}", WORK),
     "str.join": ("{{ ''.join(['a' * 1000000] * 100000) }}", WORK),
     "replace": ("{{ ('a' * 1000000) | replace('a', 'b' * 1000000) }}", WORK),
+    "replace by names": ("{{ ('a' * 1000000) | replace(old='a', new='b' * 1000000) }}", WORK),
+    "slice by name": ("{{ [1] | slice(slices=10**9) | list }}", WIDE),
     "str.replace": ("{{ ('a' * 1000000).replace('a', 'b' * 1000000) }}", WORK),
     "recursion": ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", DEEP),
     "nested conditions": ("{% if 1 %}" * 3000 + "{% endif %}" * 3000, DEEP),
@@ -124,6 +126,11 @@ def test_long_chats_stay_far_from_the_limits(monkeypatch: pytest.MonkeyPatch) ->
         ("{{ '%05d|%s' % (42, v) }}{{ '%s' | format(v) }}{{ '{:>4}'.format(v) }}", "00042|hihi  hi"),
         ("{{ [v, 2] | join(', ') }}{{ messages | map(attribute='role') | join('-') }}", "hi, 2user"),
         ("{{ 'ab' | replace('b', 'c') }}{{ 'ab'.replace('a', '') }}{{ ''.join(['x', 'y']) }}", "acbxy"),
+        (
+            "{{ [1, 2, 3] | batch(linecount=2) | list }}{{ 'ab' | replace(old='a', new='x') }}",
+            "[[1, 2], [3]]xb",
+        ),
+        ("{{ messages | join('+', attribute='role') }}{{ messages | sum('n', start=2) if 0 }}", "user"),
         ("{{ 'a\nb' | indent(2) }}{{ 'a' | center(3) }}|{{ [1, 2] | sum }}", "a\n  b a |3"),
         (
             "{% for a, b in [(1, 2)] %}{{ a + b }}{% endfor %}{{ [1, 2, 3] | batch(2) | list }}",

@@ -289,8 +289,13 @@ def _join_filter(values: Any, d: Any = "", attribute: Any = None) -> int:
     return _written(values) + len(values) * len(str(d))
 
 
-def _parts(values: Any, count: Any, fill: Any = None) -> int:
-    _columns(count)
+def _replace_filter(text: Any, old: Any, new: Any, count: Any = None) -> Any:
+    return _replaced(str(text), str(old), str(new))
+
+
+def _parts(values: Any, *args: Any, **kwargs: Any) -> int:
+    for value in (*args[:1], *kwargs.values()):
+        _columns(value)
     return 0
 
 
@@ -320,7 +325,7 @@ _FILTER_PRICES: dict[str, Callable[..., Any]] = {
     "format": _formatted,
     "indent": _indented,
     "join": _join_filter,
-    "replace": lambda text, *args, **kwargs: _replaced(str(text), *map(str, args[:2])) if args else 0,
+    "replace": _replace_filter,
     "slice": _parts,
     "string": lambda value: _written(value),
     "sum": _added,
