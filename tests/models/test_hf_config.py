@@ -192,6 +192,10 @@ def test_windows_that_make_no_sense_are_refused(tmp_path, arch, changes, match):
             "'longrope' is not supported; supported: 'default', 'linear', 'llama3', 'yarn'",
         ),
         ({"rope_scaling": {"rope_type": "dynamic"}}, "'dynamic' is not supported"),
+        (
+            {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 5.0}}},
+            "rope_parameters of its own for 'full_attention' is not supported",
+        ),
         ({"rope_scaling": "llama3"}, "rope_scaling is 'llama3', expected an object"),
         (
             {"rope_scaling": {"rope_type": "llama3"}},

@@ -112,6 +112,9 @@ def _rope(fields: Fields, head_dim: int) -> tuple[float, RopeScaling | None]:
     values = fields.get(name) or {}
     if not isinstance(values, dict):
         raise fields.wrong(name, values, "an object")
+    nested = next((key for key, value in values.items() if isinstance(value, dict)), None)
+    if nested is not None:
+        raise ModelError(f"{fields.where}: {name} of its own for {shown(nested)} is not supported")
     outside = fields.get("original_max_position_embeddings")  # where it stands, it counts
     values = values | ({} if outside is None else {"original_max_position_embeddings": outside})
     rope = Fields(f"{fields.where}: {name}", values)
