@@ -21,7 +21,7 @@ BUILD_TOOLS := "scikit-build-core>=0.10" "nanobind>=2.4" "cmake>=3.18" ninja
 help:
 	@echo "make demo     environment, build, models, then AR, SD and SSD race on one prompt (PROMPT=...)"
 	@echo "make test     everything that tests need, then the tests (PYTEST_ARGS=...)"
-	@echo "make test-slow  minutes of faults of a draft worker, and of requests, with tiny models"
+	@echo "make test-slow  minutes: faults of a draft worker, many requests, damaged model files; tiny models"
 	@echo "make lint     ruff, mypy and clang-format; make format rewrites what they can"
 	@echo "make stub     write src/sonoran/_native.pyi again after a change of the bindings"
 	@echo "make bench    milliseconds per pass of the default target (BENCH_ARGS=...)"

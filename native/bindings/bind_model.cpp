@@ -65,8 +65,8 @@ void bind_model(nb::module_& m) {
           "__init__",
           [](DecoderConfig* self, int vocab_size, int hidden_size, int intermediate_size, int num_layers,
              int num_heads, int num_kv_heads, int head_dim, float norm_epsilon, double rope_theta,
-             bool rope_interleaved, std::vector<double> rope_factors, int sliding_window, int block_size,
-             int num_blocks) {
+             bool rope_interleaved, std::vector<double> rope_factors, double rope_attention_factor,
+             std::vector<int> sliding_windows, int block_size, int num_blocks) {
             new (self) DecoderConfig{vocab_size,
                                      hidden_size,
                                      intermediate_size,
@@ -78,15 +78,19 @@ void bind_model(nb::module_& m) {
                                      rope_theta,
                                      rope_interleaved,
                                      std::move(rope_factors),
-                                     sliding_window,
+                                     rope_attention_factor,
+                                     std::move(sliding_windows),
                                      block_size,
                                      num_blocks};
           },
           nb::kw_only(), nb::arg("vocab_size"), nb::arg("hidden_size"), nb::arg("intermediate_size"),
           nb::arg("num_layers"), nb::arg("num_heads"), nb::arg("num_kv_heads"), nb::arg("head_dim"),
           nb::arg("norm_epsilon"), nb::arg("rope_theta"), nb::arg("rope_interleaved"),
-          nb::arg("rope_factors"), nb::arg("sliding_window"), nb::arg("block_size"), nb::arg("num_blocks"),
-          "rope_factors divide the frequencies (empty: not scaled); a sliding_window of 0 is none; "
+          nb::arg("rope_factors"), nb::arg("rope_attention_factor"), nb::arg("sliding_windows"),
+          nb::arg("block_size"), nb::arg("num_blocks"),
+          "rope_factors divide the frequencies (empty: not scaled), rope_attention_factor scales rotated "
+          "queries and "
+          "keys; sliding_windows are those of the layers, 0 for none (empty: none at all); "
           "block_size is in KV slots.");
   nb::class_<Decoder>(m, "Decoder", "A decoder with its weights, KV memory and threads.")
       .def(

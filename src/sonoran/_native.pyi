@@ -61,9 +61,9 @@ class PackedMatrix:
 class DecoderConfig:
     """Shape of a decoder and of its KV memory."""
 
-    def __init__(self, *, vocab_size: int, hidden_size: int, intermediate_size: int, num_layers: int, num_heads: int, num_kv_heads: int, head_dim: int, norm_epsilon: float, rope_theta: float, rope_interleaved: bool, rope_factors: Sequence[float], sliding_window: int, block_size: int, num_blocks: int) -> None:
+    def __init__(self, *, vocab_size: int, hidden_size: int, intermediate_size: int, num_layers: int, num_heads: int, num_kv_heads: int, head_dim: int, norm_epsilon: float, rope_theta: float, rope_interleaved: bool, rope_factors: Sequence[float], rope_attention_factor: float, sliding_windows: Sequence[int], block_size: int, num_blocks: int) -> None:
         """
-        rope_factors divide the frequencies (empty: not scaled); a sliding_window of 0 is none; block_size is in KV slots.
+        rope_factors divide the frequencies (empty: not scaled), rope_attention_factor scales rotated queries and keys; sliding_windows are those of the layers, 0 for none (empty: none at all); block_size is in KV slots.
         """
 
 class Decoder:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +23,8 @@ MIXED = {
 }  # fmt: skip
 MODELS: dict[str, tuple[str, Any, dict[str, Any]]] = {
     "llama-mixed": ("llama", MIXED, {"tied": False}),
-    "mistral-window": (
-        "mistral", "Q4_1", {"sliding_window": 11, "hidden_size": 96, "intermediate_size": 160},
-    ),
+    "mistral-window": ("mistral", "Q4_1", {"hidden_size": 96, "intermediate_size": 160}),
+    "qwen2-window-in-upper-layer": ("qwen2", "Q8_0", {"hidden_size": 64, "intermediate_size": 96}),
     "qwen3-dense": ("qwen3", "BF16", {"hidden_size": 40, "intermediate_size": 56, "head_dim": 20}),
     "llama3-seven-heads": (
         "llama", "Q8_0",
@@ -33,6 +32,8 @@ MODELS: dict[str, tuple[str, Any, dict[str, Any]]] = {
          "rope_scaling": LLAMA3_SCALING},
     ),
 }  # fmt: skip
+
+WINDOWS = {"mistral-window": (11, 11), "qwen2-window-in-upper-layer": (None, 7)}  # GGUF files have none
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,8 @@ def make_case(directory: Path, name: str) -> Case:
     arch, types, dims = MODELS[name]
     make_gguf(directory / "tiny.gguf", arch, types, **dims)
     model_file = open_model(directory / "tiny.gguf")
+    windowed = replace(model_file.config, sliding_windows=WINDOWS.get(name, ()))
+    model_file = replace(model_file, config=windowed)
 
     def opened(threads: int, instruction_set: str) -> NativeBackend:
         return native(model_file, num_blocks=NUM_BLOCKS, threads=threads, instruction_set=instruction_set)

@@ -35,6 +35,12 @@ def backend(model_file: ModelFile) -> NativeBackend:
     return native(model_file, num_blocks=BLOCKS, threads=2)
 
 
+def test_windows_of_some_layers_only_are_refused(model_file: ModelFile) -> None:
+    short = dataclasses.replace(model_file.config, sliding_windows=(3,))
+    with pytest.raises(ModelError, match="must name every layer"):
+        native(dataclasses.replace(model_file, config=short))
+
+
 def good() -> Rows:
     """Two trunk rows of sequence 1 and a branch on it; a lone row of sequence 0."""
     return Rows(

@@ -46,8 +46,36 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama-wide-heads": ("Llama", {"head_dim": 26, "num_attention_heads": 6, "num_key_value_heads": 3}),
     "llama-all-biases": ("Llama", {"attention_bias": True}),
     "llama3-rope": ("Llama", {"rope_parameters": LLAMA3}),
+    "yarn-rope": (
+        "Qwen3",
+        {
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 500.0,
+                "factor": 4.0,
+                "original_max_position_embeddings": 32,
+            },
+        },
+    ),
+    "linear-rope": (
+        "Llama",
+        {"rope_parameters": {"rope_type": "linear", "rope_theta": 500.0, "factor": 3.0}},
+    ),
     "mistral": ("Mistral", {"sliding_window": None}),
     "mistral-window": ("Mistral", {"sliding_window": 7}),
+    "qwen2-window-in-upper-layers": (
+        "Qwen2",
+        {"use_sliding_window": True, "sliding_window": 7, "max_window_layers": 1, "num_hidden_layers": 3},
+    ),
+    "qwen3-window-in-some-layers": (
+        "Qwen3",
+        {
+            "use_sliding_window": True,
+            "sliding_window": 6,
+            "num_hidden_layers": 3,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        },
+    ),
     "qwen2": ("Qwen2", {"tie_word_embeddings": True}),
     "qwen3": ("Qwen3", {"head_dim": 20}),
 }

@@ -25,7 +25,7 @@ class TorchBackend:
     of every matrix product to 8-bit integers, symmetrically, per row and group of that many values; None
     leaves it in fp32. Each reproduces, in isolation, an approximation that fast backends make.
 
-    With a sliding window W, a row at position p sees trunk positions above p - W and the last W extra slots.
+    In a layer with a sliding window W, a row at position p sees trunk positions above p - W and the last W extra slots.
 
     Raises ConfigError for impossible sizes.
     """
@@ -85,12 +85,17 @@ class TorchBackend:
         n = len(rows)
         groups = [list(range(n))] if self._batched and n else [[i] for i in range(n)]
         with torch.inference_mode():
-            visible = [torch.tensor(self._visible(rows, i), dtype=torch.int64) for i in range(n)]
+            windows = {self._config.window(layer) for layer in range(self._config.num_layers)}
+            visible = {
+                w: [torch.tensor(self._visible(rows, i, w), dtype=torch.int64) for i in range(n)]
+                for w in windows
+            }
             hidden = [self._weights["embed"][rows.tokens[group].tolist()] for group in groups]
             for layer in range(self._config.num_layers):
+                seen = visible[self._config.window(layer)]
                 queries = [self._project(layer, x, rows, g) for x, g in zip(hidden, groups, strict=True)]
                 hidden = [
-                    self._mix(layer, x, q, [visible[i] for i in g])
+                    self._mix(layer, x, q, [seen[i] for i in g])
                     for x, q, g in zip(hidden, queries, groups, strict=True)
                 ]
             wanted = [[j for j, i in enumerate(g) if rows.wants_logits[i]] for g in groups]
@@ -122,9 +127,8 @@ class TorchBackend:
         self._weights = {}
         self._keys = self._values = torch.zeros(0)
 
-    def _visible(self, rows: Rows, row: int) -> list[int]:
+    def _visible(self, rows: Rows, row: int, window: int | None) -> list[int]:
         trunk, extra = trunk_slots(rows, row, self._block_size), extra_slots(rows, row)
-        window = self._config.sliding_window
         if window is not None:
             trunk = trunk[max(0, int(rows.positions[row]) - window + 1) :]
             extra = extra[max(0, len(extra) - window) :]
@@ -194,7 +198,9 @@ class TorchBackend:
     def _rotate(self, x: Any, positions: Any) -> Any:
         """RoPE on ``x [rows, heads, head_dim]``."""
         angles = (positions[:, None] * self._frequencies)[:, None, :]
-        cos, sin = angles.cos(), angles.sin()
+        scaling = self._config.rope_scaling
+        factor = scaling.attention_factor if scaling else 1.0
+        cos, sin = angles.cos() * factor, angles.sin() * factor
         if self._config.rope_interleaved:
             a, b = x[..., 0::2], x[..., 1::2]
             return torch.stack((a * cos - b * sin, b * cos + a * sin), dim=-1).flatten(-2)
@@ -203,7 +209,7 @@ class TorchBackend:
 
 
 def inverse_frequencies(config: ModelConfig) -> FloatArray:
-    """Angle per position of each of the head_dim / 2 pairs; ``llama3`` scaling divides each by its factor."""
+    """Angle per position of each of the head_dim / 2 pairs; scaling divides each by its factor."""
     pairs = np.arange(0, config.head_dim, 2, dtype=np.float64)
     frequencies = config.rope_theta ** (-pairs / config.head_dim)
     if config.rope_scaling is not None:

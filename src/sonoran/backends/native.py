@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Sequence
 
@@ -16,6 +17,8 @@ from sonoran.models.config import ModelConfig
 from sonoran.models.source import ModelFile
 from sonoran.models.tensors import TensorInfo, dequantize
 from sonoran.types import FloatArray, IntArray
+
+log = logging.getLogger(__name__)
 
 LoadProgress = Callable[[int, int], None]
 """Called with the bytes packed so far and the bytes in all."""
@@ -69,6 +72,7 @@ class NativeBackend:
         specs = [
             (t.name, packed_format(t, quantize, quantize_output), t.shape[0], t.shape[1]) for t in matrices
         ]
+        _say_what_stays(model_file, matrices, quantize)
         shape = _shape(model_file.config, block_size, num_blocks)
         decoder = _native.Decoder(shape, specs, count, pinned, instruction_set)
         total = sum(t.nbytes for t in matrices)
@@ -191,6 +195,20 @@ def packed_format(tensor: TensorInfo, quantize: Precision | None, quantize_outpu
     return wanted if fits and _BITS[wanted] < _BITS[tensor.dtype] else tensor.dtype
 
 
+def _say_what_stays(model_file: ModelFile, matrices: list[TensorInfo], quantize: Precision | None) -> None:
+    """Log which matrices keep their precision although fewer bits were asked for."""
+    if quantize in (None, "bf16"):
+        return
+    bits = _BITS[_LOWERED[quantize]]
+    left = [t for t in matrices if t.shape[1] % _GROUP and _BITS[t.dtype] > bits]
+    if left:
+        widths = ", ".join(map(str, sorted({t.shape[1] for t in left})))
+        log.warning(
+            "%s: %d of %d matrices keep their precision under quantize=%s: rows of %s values are no multiple of %d",
+            model_file.path, len(left), len(matrices), quantize, widths, _GROUP,
+        )  # fmt: skip
+
+
 def kv_bytes_per_block(config: ModelConfig, block_size: int) -> int:
     """Bytes of keys and values of one block, all layers: fp16, head size padded to a multiple of 16."""
     dims = (config.head_dim + 15) // 16 * 16
@@ -210,7 +228,8 @@ def _shape(config: ModelConfig, block_size: int, num_blocks: int) -> _native.Dec
         rope_theta=config.rope_theta,
         rope_interleaved=config.rope_interleaved,
         rope_factors=config.rope_scaling.factors if config.rope_scaling else (),
-        sliding_window=config.sliding_window or 0,
+        rope_attention_factor=config.rope_scaling.attention_factor if config.rope_scaling else 1.0,
+        sliding_windows=[window or 0 for window in config.sliding_windows],
         block_size=block_size,
         num_blocks=num_blocks,
     )
