@@ -191,7 +191,7 @@ def bad(**changes: Any) -> Reply:
             "known": True,
             "origin": "primary",
             "tokens": [5],
-            "laws": [],
+            "distributions": [],
             "fan_out": [],
         }
         return Answer(**{**values, **changes})
@@ -247,7 +247,7 @@ def test_impossible_times_are_not_added() -> None:
     assert (d.faults.garbage_times, d.faults.garbage_answers) == (1, 0)
 
 
-def test_laws_are_required_under_the_rejection_rule() -> None:
+def test_distributions_are_required_under_the_rejection_rule() -> None:
     d = drafter(Client())
     d.admit(ask(PROMPT, verification="rejection"))
     assert propose(d, [*PROMPT, 9], verification="rejection") == ()

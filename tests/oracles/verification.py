@@ -77,12 +77,12 @@ def run_rounds(rule, target, draft, chosen, start, randomness, vocab):
         gumbel = randomness.gumbel[place]
         if draft is None:
             proposed = chosen[context]
-            law = (np.arange(vocab) == proposed[:, None]).astype(float)
+            q = (np.arange(vocab) == proposed[:, None]).astype(float)
         elif isinstance(draft, str):
             proposed = (randomness.draft[place] * vocab).astype(int)
-            law = np.full((rounds, vocab), 1 / vocab)
+            q = np.full((rounds, vocab), 1 / vocab)
         else:
-            law = draft.probabilities[context]
+            q = draft.probabilities[context]
             if rule == "coupled":
                 proposed = np.argmax(draft.x[context] + gumbel, axis=-1)
             else:
@@ -91,8 +91,8 @@ def run_rounds(rule, target, draft, chosen, start, randomness, vocab):
             token = np.argmax(target.x[context] + gumbel, axis=-1)
         else:
             p = target.probabilities[context]
-            accepted = randomness.accept[place] * law[rows, proposed] < p[rows, proposed]
-            residual = np.maximum(p - law, 0.0)
+            accepted = randomness.accept[place] * q[rows, proposed] < p[rows, proposed]
+            residual = np.maximum(p - q, 0.0)
             empty = residual.sum(axis=-1) <= 0
             residual[empty] = p[empty]
             token = np.where(accepted, proposed, inverse(residual, randomness.sample[place]))

@@ -2,7 +2,7 @@
 
 For each case an array implementation of the rule runs 200 000 rounds and a chi-square test compares what it
 emits with the target's distribution, computed by a naive implementation that shares no code. Then ``verify``
-itself runs the first of these rounds, with the same noise, and must emit the same tokens. If the law of
+itself runs the first of these rounds, with the same noise, and must emit the same tokens. If the distribution of
 ``verify`` were off by 0.01 in total variation, at least 1 % of the rounds would differ on average.
 """
 
@@ -80,7 +80,7 @@ def chi_square(counts, distribution):
 
 def propose(rule, kind, params, prompt):
     """Return the speculation of two tokens that the draft of this kind makes after the prompt."""
-    tokens, laws = [], []
+    tokens, distributions = [], []
     for _ in range(2):
         context = prompt + tokens
         position = len(context)
@@ -90,14 +90,14 @@ def propose(rule, kind, params, prompt):
             tokens.append(int(noise.uniform(SEED, position, noise.Stream.DRAFT) * VOCAB))
         else:
             logits = (GOOD if kind == "good" else BAD)[context[-1]]
-            token, law = draft_sample(rule, logits, context, len(prompt), params, SEED, position)
+            token, q = draft_sample(rule, logits, context, len(prompt), params, SEED, position)
             tokens.append(token)
-            laws.append(law)
+            distributions.append(q)
     if kind == "ngram":
         return Speculation.chosen(tokens)
     if kind == "random":
         return Speculation.uniform(tokens, VOCAB)
-    return Speculation(tuple(tokens), tuple(laws) if rule == "rejection" else ())
+    return Speculation(tuple(tokens), tuple(distributions) if rule == "rejection" else ())
 
 
 @pytest.mark.parametrize("rule", ["coupled", "rejection"])
@@ -131,7 +131,7 @@ def test_emitted_distribution_is_the_targets(rule, kind, truncation, temperature
 
 
 def test_the_chi_square_test_finds_a_bias_of_one_percent():
-    """The sample is large enough: a law that is off by 0.01 in total variation is rejected."""
+    """The sample is large enough: a distribution that is off by 0.01 in total variation is rejected."""
     rng = np.random.default_rng(0)
     params = SamplingParams()
     true = target_distribution(VOCAB, params)

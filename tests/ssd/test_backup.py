@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sonoran.errors import ConfigError
 from sonoran.sampling.params import SamplingParams
-from sonoran.sampling.proposals import UniformLaw
+from sonoran.sampling.proposals import UniformDistribution
 from sonoran.sampling.verification import verify
 from sonoran.ssd import backup
 from sonoran.ssd.backup import BackupPolicy, Pace, random_proposal, top_up_goals
@@ -123,7 +123,7 @@ def test_random_proposals_reproduce_and_are_uniform() -> None:
     # Random access: the token of a position does not depend on where the proposal started.
     assert random_proposal(3, 12, 2, 1000).tokens == first.tokens[2:4]
     assert random_proposal(4, 10, 6, 1000).tokens != first.tokens
-    assert first.laws == (UniformLaw(1000),) * 6
+    assert first.distributions == (UniformDistribution(1000),) * 6
     counts = np.bincount([random_proposal(5, i, 1, 7).tokens[0] for i in range(7000)], minlength=7)
     # 99.99 % quantile of chi-square with 6 degrees of freedom is 27.9.
     assert float(np.sum((counts - 1000) ** 2 / 1000)) < 27.9

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sonoran.errors import ConfigError
-from sonoran.sampling.proposals import EMPTY, PointLaw, UniformLaw
+from sonoran.sampling.proposals import EMPTY, PointMass, UniformDistribution
 from sonoran.ssd.cache import END, SpeculationCache
 from sonoran.types import Outcome
 
@@ -23,12 +23,14 @@ def opened(*outcomes: Outcome) -> SpeculationCache:
 def test_a_branch_that_ended_is_shorter_than_the_others() -> None:
     for outcome, tokens in ((A, (10,)), (B, (20, 21))):
         cache = opened(A, B)
-        cache.append([10, 20], [PointLaw(), UniformLaw(9)])
-        cache.append([END, 21], [PointLaw(), UniformLaw(9)])
+        cache.append([10, 20], [PointMass(), UniformDistribution(9)])
+        cache.append([END, 21], [PointMass(), UniformDistribution(9)])
         found = cache.take(outcome)
         assert found is not None
         assert found.tokens == tokens
-        assert found.laws == ((PointLaw(),) if outcome == A else (UniformLaw(9), UniformLaw(9)))
+        assert found.distributions == (
+            (PointMass(),) if outcome == A else (UniformDistribution(9), UniformDistribution(9))
+        )
 
 
 def test_a_hit_is_read_once() -> None:
@@ -54,22 +56,22 @@ def test_a_miss_ends_the_round_too() -> None:
 def test_an_early_read_is_partial() -> None:
     assert opened(A, B).take(A) == EMPTY
     cache = opened(A, B)
-    cache.append([10, 20], [PointLaw(), UniformLaw(9)])
+    cache.append([10, 20], [PointMass(), UniformDistribution(9)])
     found = cache.take(B)
     assert found is not None
-    assert (found.tokens, found.laws) == ((20,), (UniformLaw(9),))
+    assert (found.tokens, found.distributions) == ((20,), (UniformDistribution(9),))
 
 
 def test_nothing_of_an_earlier_round_is_left() -> None:
     cache = opened(A, B)
-    cache.append([10, 20], [PointLaw(), PointLaw()])
+    cache.append([10, 20], [PointMass(), PointMass()])
     cache.open([B])
     assert cache.take(B) == EMPTY
     cache.open([A])
-    cache.append([30])  # the first step decides anew whether there are laws
+    cache.append([30])  # the first step decides anew whether there are distributions
     found = cache.take(A)
     assert found is not None
-    assert (found.tokens, found.laws) == ((30,), ())
+    assert (found.tokens, found.distributions) == ((30,), ())
 
 
 def test_bad_use_is_refused() -> None:
@@ -79,11 +81,11 @@ def test_bad_use_is_refused() -> None:
     assert len(cache) == 2, "what was there stays"
     with pytest.raises(ConfigError, match="2 branches, but 1 tokens"):
         cache.append([3])
-    with pytest.raises(ConfigError, match="2 tokens and 1 laws"):
-        cache.append([3, 4], [PointLaw()])
+    with pytest.raises(ConfigError, match="2 tokens and 1 distributions"):
+        cache.append([3, 4], [PointMass()])
     cache.append([3, 4])
     with pytest.raises(ConfigError, match="in every step"):
-        cache.append([3, 4], [PointLaw(), PointLaw()])
+        cache.append([3, 4], [PointMass(), PointMass()])
 
 
 outcomes = st.builds(Outcome, st.integers(0, 2), st.integers(0, 2))

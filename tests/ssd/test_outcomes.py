@@ -76,12 +76,12 @@ def test_a_full_fan_out_always_hits(rule: str, temperature: float, penalty: floa
     for seed in range(60):
         draft = rng.normal(size=(4, vocab)).astype(np.float32)
         target = (draft + rng.normal(size=draft.shape)).astype(np.float32)
-        sent, laws = [], []
+        sent, distributions = [], []
         for i in range(3):
-            token, law = draft_sample(rule, draft[i], prompt + sent, 3, params, seed, 3 + i)
+            token, q = draft_sample(rule, draft[i], prompt + sent, 3, params, seed, 3 + i)
             sent.append(token)
-            laws.append(law)
-        speculation = Speculation(tuple(sent), tuple(laws) if rule == "rejection" else ())
+            distributions.append(q)
+        speculation = Speculation(tuple(sent), tuple(distributions) if rule == "rejection" else ())
         verified = verify(rule, target, prompt, 3, speculation, params, seed, ())
         outcome = Outcome(verified.accepted, verified.bonus)
         ranked = rank_rows(rule, draft, sent, [vocab] * 4, prompt, 3, params, seed)

@@ -34,16 +34,16 @@ def logits_after(tokens: Sequence[int], wanted: int) -> np.ndarray:
 
 def from_scratch(request: DraftRequest, count: int) -> Speculation:
     """What the draft proposes when it reads the whole text and drafts token by token."""
-    text, laws = list(request.tokens), []
+    text, distributions = list(request.tokens), []
     for _ in range(count):
         row, params = logits_after(text, 1)[0], request.params
-        token, law = draft_sample(
+        token, q = draft_sample(
             params.verification, row, text, request.prompt_length, params, request.seed, len(text), EOS
         )
         text.append(token)
-        laws.append(law)
+        distributions.append(q)
     drafted = tuple(text[len(request.tokens) :])
-    return Speculation(drafted, tuple(laws) if request.params.verification == "rejection" else ())
+    return Speculation(drafted, tuple(distributions) if request.params.verification == "rejection" else ())
 
 
 class Checked(LocalDrafter):
@@ -73,14 +73,16 @@ class Checked(LocalDrafter):
         return 1 <= rank <= s.fan_out[outcome.accepted]
 
     def check_speculation(self, request: DraftRequest, speculation: Speculation) -> None:
-        """What was drafted beside the verification, or just in time, is what the draft would say now, law by law."""
+        """What was drafted beside the verification, or just in time, is what the draft would say now, down to q."""
         assert len(speculation) == request.wanted
         fresh = from_scratch(request, request.wanted)
         assert speculation.tokens == fresh.tokens
-        for token, *both in zip(speculation.tokens, speculation.laws, fresh.laws, strict=False):
-            mine, other = (law.on(np.arange(VOCAB), token) for law in both)
+        for token, *both in zip(
+            speculation.tokens, speculation.distributions, fresh.distributions, strict=False
+        ):
+            mine, other = (q.on(np.arange(VOCAB), token) for q in both)
             assert np.array_equal(mine, other)
-        assert len(speculation.laws) == len(fresh.laws)
+        assert len(speculation.distributions) == len(fresh.distributions)
 
     def check_guesses(self, request: DraftRequest, speculation: Speculation) -> None:
         """The trunk pass has read [bonus, s_1..s_K] behind the text, as ranking its rows shows."""

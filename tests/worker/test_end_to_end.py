@@ -178,12 +178,12 @@ class Hostile(CountingSpeculator):
 
     def spoil(self, answer: Answer, item: Item) -> Answer:
         random_tokens = [self.chance.randrange(VOCAB) for _ in range(item.wanted)]
-        law = [[self.chance.randbytes(8), self.chance.randbytes(16)]] * item.wanted
+        q = [[self.chance.randbytes(8), self.chance.randbytes(16)]] * item.wanted
         changes: dict[str, Any] = self.chance.choice(
             [
                 {},
                 {"tokens": random_tokens},
-                {"tokens": random_tokens, "laws": law},
+                {"tokens": random_tokens, "distributions": q},
                 {"tokens": [2**63 - 1]},
                 {"tokens": [-5] * item.wanted},
                 {"tokens": [VOCAB] * item.wanted},

@@ -12,7 +12,7 @@ from sonoran.backends.vocabulary import DraftVocabulary
 from sonoran.engine.drafter import DraftRequest
 from sonoran.engine.kv import BlockTable, KVMemory
 from sonoran.sampling.drafts import draft_chance, draft_sample
-from sonoran.sampling.proposals import EMPTY, Law, Speculation
+from sonoran.sampling.proposals import EMPTY, ProposalDistribution, Speculation
 from sonoran.types import FloatArray
 
 
@@ -34,7 +34,7 @@ class _Draft:
     start: int
     pending: list[int]
     tokens: list[int] = field(default_factory=list)
-    laws: list[Law] = field(default_factory=list)
+    distributions: list[ProposalDistribution] = field(default_factory=list)
     chance_all_accepted: float = 1.0  # of `tokens`
 
 
@@ -173,7 +173,7 @@ class ModelDrafter:
         request = draft.request
         position = len(request.tokens) + len(draft.tokens)
         prefix = request.tokens + draft.tokens if request.params.has_penalties else ()
-        token, law = draft_sample(
+        token, q = draft_sample(
             request.params.verification,
             row[: self._width],
             prefix,
@@ -191,13 +191,13 @@ class ModelDrafter:
                 request.params.verification,
                 row[: self._width],
                 token,
-                law,
+                q,
                 request.params,
                 request.seed,
                 position,
             )
-        if law is not None:
-            draft.laws.append(law)
+        if q is not None:
+            draft.distributions.append(q)
 
     def _close(self, draft: _Draft | None) -> Speculation:
         if draft is None or not draft.tokens:
@@ -206,4 +206,4 @@ class ModelDrafter:
         memory.computed = len(committed)
         memory.drafted = draft.tokens[:-1]
         self.kv.commit(memory.table, committed, len(committed))
-        return Speculation(tuple(draft.tokens), tuple(draft.laws))
+        return Speculation(tuple(draft.tokens), tuple(draft.distributions))

@@ -17,8 +17,14 @@ from sonoran.drafting.patience import Patience
 from sonoran.engine.drafter import DraftAnswer, DraftRequest, DraftRound
 from sonoran.errors import SonoranError, WorkerError
 from sonoran.sampling.params import VerificationRule
-from sonoran.sampling.proposals import EMPTY, Law, SparseLaw, Speculation, UniformLaw
-from sonoran.ssd.messages import Answer, Item, Prefill, Speculations, decode_law
+from sonoran.sampling.proposals import (
+    EMPTY,
+    ProposalDistribution,
+    SparseDistribution,
+    Speculation,
+    UniformDistribution,
+)
+from sonoran.ssd.messages import Answer, Item, Prefill, Speculations, decode_distribution
 from sonoran.types import Origin
 from sonoran.worker.client import DraftClient
 
@@ -274,8 +280,8 @@ def _item(request: DraftRequest, known: _Known) -> Item:
 def read_answer(answer: Answer, item: Item, rule: VerificationRule, target_vocab: int) -> Speculation:
     """Return the speculation in an answer to ``item``.
 
-    Ids must lie below ``target_vocab``. Under the rejection rule every token needs a law that gives it a positive
-    probability. Raises WorkerError for an answer that breaks a rule; there is then no speculation to trust.
+    Ids must lie below ``target_vocab``. Under the rejection rule every token needs a distribution that gives it
+    a positive probability. Raises WorkerError for an answer that breaks a rule; there is then no speculation to trust.
     """
     tokens = answer.tokens
     if (answer.sequence, answer.generation) != (item.sequence, item.generation):
@@ -291,21 +297,21 @@ def read_answer(answer: Answer, item: Item, rule: VerificationRule, target_vocab
         return EMPTY
     if rule == "coupled":
         return Speculation(tuple(tokens))
-    if len(answer.laws) != len(tokens):
-        raise WorkerError(f"{len(answer.laws)} laws for {len(tokens)} tokens")
-    laws = tuple(decode_law(law) for law in answer.laws)
-    for token, law in zip(tokens, laws, strict=True):
-        _check_law(law, token, target_vocab)
-    return Speculation(tuple(tokens), laws)
+    if len(answer.distributions) != len(tokens):
+        raise WorkerError(f"{len(answer.distributions)} distributions for {len(tokens)} tokens")
+    distributions = tuple(decode_distribution(q) for q in answer.distributions)
+    for token, q in zip(tokens, distributions, strict=True):
+        _check_distribution(q, token, target_vocab)
+    return Speculation(tuple(tokens), distributions)
 
 
-def _check_law(law: Law, token: int, target_vocab: int) -> None:
+def _check_distribution(q: ProposalDistribution, token: int, target_vocab: int) -> None:
     largest = 0
-    if isinstance(law, SparseLaw):
-        largest = int(law.ids[-1])
-    elif isinstance(law, UniformLaw):
-        largest = law.size - 1
+    if isinstance(q, SparseDistribution):
+        largest = int(q.ids[-1])
+    elif isinstance(q, UniformDistribution):
+        largest = q.size - 1
     if largest >= target_vocab:
-        raise WorkerError(f"a law that reaches token {largest} in a vocabulary of {target_vocab}")
-    if not law.probability(token) > 0.0:
-        raise WorkerError(f"a law under which token {token} cannot be drawn")
+        raise WorkerError(f"a distribution that reaches token {largest} in a vocabulary of {target_vocab}")
+    if not q.probability(token) > 0.0:
+        raise WorkerError(f"a distribution under which token {token} cannot be drawn")

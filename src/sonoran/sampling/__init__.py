@@ -2,7 +2,14 @@
 
 from sonoran.sampling.drafts import draft_sample, rank_candidates, sample_weights
 from sonoran.sampling.params import SamplingParams, VerificationRule
-from sonoran.sampling.proposals import EMPTY, Law, PointLaw, SparseLaw, Speculation, UniformLaw
+from sonoran.sampling.proposals import (
+    EMPTY,
+    PointMass,
+    ProposalDistribution,
+    SparseDistribution,
+    Speculation,
+    UniformDistribution,
+)
 from sonoran.sampling.stops import Advance, Detokenizer, StopChecker
 from sonoran.sampling.verification import Verified, token_logprob, verify
 
@@ -10,13 +17,13 @@ __all__ = [
     "EMPTY",
     "Advance",
     "Detokenizer",
-    "Law",
-    "PointLaw",
+    "PointMass",
+    "ProposalDistribution",
     "SamplingParams",
-    "SparseLaw",
+    "SparseDistribution",
     "Speculation",
     "StopChecker",
-    "UniformLaw",
+    "UniformDistribution",
     "VerificationRule",
     "Verified",
     "draft_sample",

@@ -69,7 +69,7 @@ def top_up_goals(
 
 
 def random_proposal(seed: int, position: int, num_tokens: int, vocab_size: int) -> Speculation:
-    """Return tokens drawn uniformly from the ids below ``vocab_size``, for ``position`` on, with that law.
+    """Return tokens drawn uniformly from the ids below ``vocab_size``, for ``position`` on, with that distribution.
 
     A pure function of its arguments: the number for a position comes from the request's seed in the stream
     that drafts draw from, which no verification reads. Raises ConfigError for an empty vocabulary, and for more tokens

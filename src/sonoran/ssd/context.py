@@ -9,7 +9,7 @@ from sonoran.backends.base import Rows
 from sonoran.config import SpeculationSettings
 from sonoran.engine.trace import SpanLog
 from sonoran.sampling.drafts import draft_chance
-from sonoran.sampling.proposals import Law
+from sonoran.sampling.proposals import ProposalDistribution
 from sonoran.ssd.backup import BackupPolicy, Pace
 from sonoran.ssd.fan_out import FanOutPolicy
 from sonoran.ssd.model import DraftModel
@@ -102,16 +102,20 @@ class Context:
         self.counters.rows += len(rows)
         return logits
 
-    def sample(self, s: DraftSequence, row: FloatArray, drafted: list[int]) -> tuple[int, Law | None]:
+    def sample(
+        self, s: DraftSequence, row: FloatArray, drafted: list[int]
+    ) -> tuple[int, ProposalDistribution | None]:
         """Draw the token after what is committed and ``drafted``."""
         fan_out = max(s.fan_out, default=1)
         return s.sample(row[: self.width], drafted, self.eos_ids, fan_out, self.settings.saguaro_c)
 
-    def chance(self, s: DraftSequence, row: FloatArray, token: int, law: Law | None, position: int) -> float:
+    def chance(
+        self, s: DraftSequence, row: FloatArray, token: int, q: ProposalDistribution | None, position: int
+    ) -> float:
         """Return the chance that the token drawn for ``position`` is accepted; 1 when nobody asks."""
         if self.settings.least_chance <= 0.0:
             return 1.0
-        return draft_chance(s.rule, row[: self.width], token, law, s.params, s.seed, position)
+        return draft_chance(s.rule, row[: self.width], token, q, s.params, s.seed, position)
 
     def reserve(self, s: DraftSequence, beyond: int) -> bool:
         """Make the trunk writable up to ``beyond`` tokens after the committed ones; False if memory is lacking."""

@@ -3,7 +3,7 @@
 sigma_{F,C} multiplies the probability of the F leading tokens by C <= 1 (SSD paper, Definition 14). The
 residual max(p - q, 0), from which the bonus token is drawn after a rejection, then has more of its mass on
 the guesses; the price is a lower acceptance. It matters under the rejection rule at temperature > 0 only.
-The law that was really sampled is sent along, so the set need not be found again on the other side, and any
+The distribution that was really sampled is sent along, so the set need not be found again on the other side, and any
 C is lossless.
 
 What holds of Theorem 15 (the hit rate grows as C falls): it is true for a fixed set of guesses. But the
@@ -21,10 +21,10 @@ import numpy as np
 
 from sonoran.errors import ConfigError
 from sonoran.sampling import rowops
-from sonoran.sampling.drafts import LAW_SIZE, sample_weights
+from sonoran.sampling.drafts import SUPPORT_SIZE, sample_weights
 from sonoran.sampling.logits import TokenIds, adjust, cut_of
 from sonoran.sampling.params import SamplingParams
-from sonoran.sampling.proposals import SparseLaw
+from sonoran.sampling.proposals import SparseDistribution
 from sonoran.types import Float64Array, FloatArray, Int64Array, IntArray
 
 
@@ -64,8 +64,8 @@ def saguaro_sample(
     fan_out: int,
     c: float,
     eos_ids: Sequence[int] = (),
-) -> tuple[int, SparseLaw]:
-    """Propose the token at ``position`` from sigma_{F,C} of the draft's distribution; return it with its law.
+) -> tuple[int, SparseDistribution]:
+    """Propose the token at ``position`` from sigma_{F,C} of the draft's distribution; return it and its distribution.
 
     The counterpart of ``draft_sample`` for the rejection rule: float32[V] logits, the same bias, penalties,
     temperature and truncation, the leading 256 tokens, then sigma. At temperature 0 it proposes the argmax,
@@ -74,8 +74,8 @@ def saguaro_sample(
     row = adjust(logits, prefix_ids, prompt_length, params, eos_ids, position)
     if params.greedy:
         token = rowops.argmax(row)
-        return token, SparseLaw(np.array([token], np.int32), np.ones(1))
-    kept = rowops.select(row, cut_of(params), LAW_SIZE)
+        return token, SparseDistribution(np.array([token], np.int32), np.ones(1))
+    kept = rowops.select(row, cut_of(params), SUPPORT_SIZE)
     scores = saguaro_scores(kept.x, fan_out, c, kept.ids)
     # Rescaled to a largest score of 0, so that the integer weights keep their resolution when C is tiny.
     return sample_weights(kept.ids, rowops.weights(scores - scores.max()), seed, position)

@@ -10,7 +10,7 @@ from sonoran.engine.kv import BlockTable
 from sonoran.errors import ConfigError
 from sonoran.sampling.drafts import draft_sample
 from sonoran.sampling.params import SamplingParams, VerificationRule
-from sonoran.sampling.proposals import EMPTY, Law, Speculation
+from sonoran.sampling.proposals import EMPTY, ProposalDistribution, Speculation
 from sonoran.ssd.cache import SpeculationCache
 from sonoran.ssd.messages import Item, Prefill
 from sonoran.ssd.ngram import NgramIndex
@@ -89,8 +89,8 @@ class DraftSequence:
 
     def sample(
         self, row: FloatArray, drafted: list[int], eos_ids: tuple[int, ...], fan_out: int, saguaro_c: float
-    ) -> tuple[int, Law | None]:
-        """Draft the token after ``tokens`` and ``drafted`` from the draft's logits; return it with its law.
+    ) -> tuple[int, ProposalDistribution | None]:
+        """Draft the token after ``tokens`` and ``drafted`` from the draft's logits; return it and its distribution.
 
         ``fan_out`` is F of Saguaro sampling, which applies under the rejection rule at temperature > 0 when
         ``saguaro_c`` is below 1.

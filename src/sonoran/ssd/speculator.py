@@ -28,7 +28,7 @@ from sonoran.ssd.messages import (
     Prefill,
     Speculate,
     Speculations,
-    encode_law,
+    encode_distribution,
 )
 from sonoran.ssd.model import DraftModel
 from sonoran.ssd.outcomes import bonus_rank
@@ -287,5 +287,5 @@ def _affordable(goals: list[tuple[DraftSequence, int]]) -> list[tuple[DraftSeque
 def _answer(item: Item, s: DraftSequence | None) -> Answer:
     if s is None:
         return Answer(item.sequence, item.generation, False, "none", [], [], [])
-    laws = [encode_law(law) for law in s.sent.laws] if s.rule == "rejection" else []
-    return Answer(s.id, s.generation, True, s.origin, list(s.sent.tokens), laws, s.fan_out)
+    distributions = [encode_distribution(q) for q in s.sent.distributions] if s.rule == "rejection" else []
+    return Answer(s.id, s.generation, True, s.origin, list(s.sent.tokens), distributions, s.fan_out)

@@ -17,7 +17,7 @@ import numpy as np
 from sonoran.backends.base import Rows
 from sonoran.backends.rows import TrunkPart, join_arrays, pad_tables, trunk_rows
 from sonoran.errors import ConfigError
-from sonoran.sampling.proposals import Law, PointLaw
+from sonoran.sampling.proposals import PointMass, ProposalDistribution
 from sonoran.ssd.budget import average_budget, choose_fan_outs
 from sonoran.ssd.cache import END
 from sonoran.ssd.context import Context
@@ -115,28 +115,28 @@ def _grow(
     """Draw one token for each active branch and put them into the cache; end branches that hardly hold any more."""
     active = {int(branch): row for branch, row in zip(tree.active(step), logits, strict=True)}
     drawn: list[list[int]] = [[] for _ in batch]
-    laws: list[list[Law]] = [[] for _ in batch]
+    distributions: list[list[ProposalDistribution]] = [[] for _ in batch]
     for branch, index in enumerate(tree.sequences.tolist()):
         s, row = batch[index], active.get(branch)
         if row is None:
             drawn[index].append(END)
-            laws[index].append(PointLaw())
+            distributions[index].append(PointMass())
             continue
         path = paths[branch]
         accepted = int(tree.positions[branch]) - len(s.tokens)
         before = [*s.sent.tokens[:accepted], *path]
-        token, law = context.sample(s, row, before)
+        token, q = context.sample(s, row, before)
         path.append(token)
         drawn[index].append(token)
-        laws[index].append(law if law is not None else PointLaw())
+        distributions[index].append(q if q is not None else PointMass())
         if step + 1 < tree.steps[branch]:
-            alive[branch] *= context.chance(s, row, token, law, len(s.tokens) + len(before))
+            alive[branch] *= context.chance(s, row, token, q, len(s.tokens) + len(before))
         if alive[branch] < context.settings.least_chance:
             tree.steps[branch] = step + 1
             s.ended.add(Outcome(accepted, path[0]))
-    for s, tokens, their_laws in zip(batch, drawn, laws, strict=True):
+    for s, tokens, their_distributions in zip(batch, drawn, distributions, strict=True):
         if any(token != END for token in tokens):
-            s.cache.append(tokens, their_laws if s.rule == "rejection" else [])
+            s.cache.append(tokens, their_distributions if s.rule == "rejection" else [])
 
 
 @dataclass(frozen=True, slots=True)
