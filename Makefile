@@ -16,13 +16,14 @@ BUILD_TOOLS := "scikit-build-core>=0.10" "nanobind>=2.4" "cmake>=3.18" ninja
 
 # The installing targets share one environment.
 .NOTPARALLEL:
-.PHONY: help demo install models test test-slow lint format bench wheel clean
+.PHONY: help demo install models test test-slow lint format stub bench wheel clean
 
 help:
 	@echo "make demo     environment, build, models, then AR, SD and SSD race on one prompt (PROMPT=...)"
 	@echo "make test     everything that tests need, then the tests (PYTEST_ARGS=...)"
-	@echo "make test-slow  minutes of faults of a draft worker, and of requests, with tiny models"
+	@echo "make test-slow  minutes: faults of a draft worker, many requests, damaged model files; tiny models"
 	@echo "make lint     ruff, mypy and clang-format; make format rewrites what they can"
+	@echo "make stub     write src/sonoran/_native.pyi again after a change of the bindings"
 	@echo "make bench    milliseconds per pass of the default target (BENCH_ARGS=...)"
 	@echo "make models   fetch the default pair into the cache"
 	@echo "make wheel    build a wheel into dist/"
@@ -53,6 +54,10 @@ format: $(VENV)/.lint
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(NATIVE)
+
+# What the extension's bindings say of their types; a test compares.
+stub: $(VENV)/.installed
+	$(BIN)/python -m nanobind.stubgen -m sonoran._native -o src/sonoran/_native.pyi
 
 bench: models
 	$(SONORAN) bench forward $(BENCH_ARGS)

@@ -10,7 +10,7 @@ from sonoran.drafting.ssd import SsdDrafter
 from sonoran.errors import ConfigError
 from sonoran.llm import LLM
 from sonoran.planning.profile.pair import open_pair
-from sonoran.planning.profile.profile import profile_path, save_profile
+from sonoran.planning.profile.store import profile_path, save_profile
 from sonoran.sampling.params import SamplingParams
 from tests.planning.profile.made_up import acceptance, profile
 from tests.tiny_models import make_gguf
@@ -89,7 +89,7 @@ def test_too_little_memory_to_measure_is_no_reason_not_to_serve(models, plain_te
 
 @two_cores
 def test_a_profile_that_says_ar(models, plain_text):
-    keep(models, profile(laws=(acceptance(0.05, guessable=0.05),)))
+    keep(models, profile(acceptances=(acceptance(0.05, guessable=0.05),)))
     with load(models, config(models), cores=CORES[:2]) as llm:
         assert isinstance(llm._runner.core.drafter, NoDrafter)
         assert llm.num_speculative_tokens == 0

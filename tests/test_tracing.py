@@ -17,7 +17,7 @@ from sonoran.ssd.messages import PROTOCOL_VERSION, Hello
 from sonoran.worker.client import WorkerClient
 from sonoran.worker.connection import Remote
 from sonoran.worker.session import draft_service
-from tests.engine.helpers import VOCAB, engine, greedy
+from tests.engine.helpers import PATIENT, VOCAB, engine, greedy
 from tests.engine.test_trace import check_trace
 from tests.toy_backend import ToyBackend
 from tests.toy_tokenizer import ToyTokenizer
@@ -38,7 +38,7 @@ def test_both_lanes_of_a_run(tmp_path: Path) -> None:
         target = ToyBackend()
         target.before_forward = lambda: time.sleep(0.005)
         with LLM.from_core(
-            engine(target, SsdDrafter(client, target_vocab=VOCAB)), ToyTokenizer(VOCAB)
+            engine(target, SsdDrafter(client, target_vocab=VOCAB, patience=PATIENT)), ToyTokenizer(VOCAB)
         ) as llm:
             params = greedy(30, ignore_eos=True)
             plain = llm.generate([PROMPT], params)[0].outputs[0].token_ids

@@ -258,4 +258,7 @@ def hf_config(dims: TinyDims, dtype: str = "float32", rope_parameters: bool = Fa
         config["use_sliding_window"] = dims.sliding_window is not None
         if dims.arch.startswith("qwen"):
             config["max_window_layers"] = 0
+            if dims.window_layers is not None:
+                kinds = {True: "sliding_attention", False: "full_attention"}
+                config["layer_types"] = [kinds[slides] for slides in dims.window_layers]
     return config

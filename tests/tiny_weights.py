@@ -39,6 +39,7 @@ class TinyDims:
     output_bias: bool = False
     tied: bool = False
     sliding_window: int | None = None
+    window_layers: tuple[bool, ...] | None = None  # which layers have it, in Qwen directories; None: all
 
     @property
     def bias(self) -> bool:

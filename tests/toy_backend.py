@@ -13,10 +13,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from sonoran.backends.base import Rows
-from sonoran.backends.validation import check_rows
 from sonoran.errors import ConfigError
 from sonoran.models.config import ModelConfig
 from sonoran.types import FloatArray, IntArray
+from tests.oracles.row_contract import check_rows
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 

@@ -21,23 +21,6 @@ using Table = nb::ndarray<const int32_t, nb::ndim<2>, nb::c_contig, nb::device::
 using Logits = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Spec = std::tuple<std::string, std::string, int, int>;
 
-template <class T>
-void read(const nb::dict& d, const char* key, T& to) {
-  to = nb::cast<T>(d[key]);
-}
-
-DecoderConfig read_config(const nb::dict& d) {
-  DecoderConfig c;
-  read(d, "vocab_size", c.vocab_size), read(d, "hidden_size", c.hidden_size);
-  read(d, "intermediate_size", c.intermediate_size), read(d, "num_layers", c.num_layers);
-  read(d, "num_heads", c.num_heads), read(d, "num_kv_heads", c.num_kv_heads), read(d, "head_dim", c.head_dim);
-  read(d, "norm_epsilon", c.norm_epsilon), read(d, "rope_theta", c.rope_theta);
-  read(d, "rope_interleaved", c.rope_interleaved), read(d, "rope_factors", c.rope_factors);
-  read(d, "sliding_window", c.sliding_window);
-  read(d, "block_size", c.block_size), read(d, "num_blocks", c.num_blocks);
-  return c;
-}
-
 std::vector<sonoran::MatrixSpec> read_specs(const std::vector<Spec>& specs) {
   std::vector<sonoran::MatrixSpec> out;
   for (const auto& [name, format, outputs, inputs] : specs) {
@@ -77,16 +60,49 @@ void forward(Decoder& d, Ints tokens, Ints positions, Ints slots, Ints sequences
 }  // namespace
 
 void bind_model(nb::module_& m) {
+  nb::class_<DecoderConfig>(m, "DecoderConfig", "Shape of a decoder and of its KV memory.")
+      .def(
+          "__init__",
+          [](DecoderConfig* self, int vocab_size, int hidden_size, int intermediate_size, int num_layers,
+             int num_heads, int num_kv_heads, int head_dim, float norm_epsilon, double rope_theta,
+             bool rope_interleaved, std::vector<double> rope_factors, double rope_attention_factor,
+             std::vector<int> sliding_windows, int block_size, int num_blocks) {
+            new (self) DecoderConfig{vocab_size,
+                                     hidden_size,
+                                     intermediate_size,
+                                     num_layers,
+                                     num_heads,
+                                     num_kv_heads,
+                                     head_dim,
+                                     norm_epsilon,
+                                     rope_theta,
+                                     rope_interleaved,
+                                     std::move(rope_factors),
+                                     rope_attention_factor,
+                                     std::move(sliding_windows),
+                                     block_size,
+                                     num_blocks};
+          },
+          nb::kw_only(), nb::arg("vocab_size"), nb::arg("hidden_size"), nb::arg("intermediate_size"),
+          nb::arg("num_layers"), nb::arg("num_heads"), nb::arg("num_kv_heads"), nb::arg("head_dim"),
+          nb::arg("norm_epsilon"), nb::arg("rope_theta"), nb::arg("rope_interleaved"),
+          nb::arg("rope_factors"), nb::arg("rope_attention_factor"), nb::arg("sliding_windows"),
+          nb::arg("block_size"), nb::arg("num_blocks"),
+          "rope_factors divide the frequencies (empty: not scaled), rope_attention_factor scales rotated "
+          "queries and "
+          "keys; sliding_windows are those of the layers, 0 for none (empty: none at all); "
+          "block_size is in KV slots.");
   nb::class_<Decoder>(m, "Decoder", "A decoder with its weights, KV memory and threads.")
       .def(
           "__init__",
-          [](Decoder* self, const nb::dict& config, const std::vector<Spec>& matrices, int threads,
+          [](Decoder* self, const DecoderConfig& config, const std::vector<Spec>& matrices, int threads,
              const std::vector<int>& cores, const std::string& instruction_set) {
-            new (self)
-                Decoder(read_config(config), read_specs(matrices), threads, cores, instruction_set.c_str());
+            new (self) Decoder(config, read_specs(matrices), threads, cores, instruction_set);
           },
           nb::arg("config"), nb::arg("matrices"), nb::arg("threads"), nb::arg("cores"),
-          nb::arg("instruction_set"))
+          nb::arg("instruction_set"),
+          "Reserve memory; matrices are (name, packed format, outputs, inputs). Threads are pinned to the "
+          "cores if there are any.")
       .def(
           "load_matrix",
           [](Decoder& d, const std::string& name, const std::string& format, Bytes rows) {
@@ -94,24 +110,32 @@ void bind_model(nb::module_& m) {
             const nb::gil_scoped_release release;
             d.weights().load_matrix(name, from, rows.data(), rows.size(), d.pool());
           },
-          nb::arg("name"), nb::arg("format"), nb::arg("rows"))
+          nb::arg("name"), nb::arg("format"), nb::arg("rows"),
+          "Pack the rows of a matrix, as a file has them in this format.")
       .def(
           "load_vector",
           [](Decoder& d, const std::string& name, Vector v) {
             d.weights().load_vector(name, v.data(), v.size());
           },
-          nb::arg("name"), nb::arg("values"))
-      .def("finish", &Decoder::finish)
-      .def("restrict_output", &Decoder::restrict_output, nb::arg("blocks"))
+          nb::arg("name"), nb::arg("values"), "Copy a norm's weights or a bias.")
+      .def("finish", &Decoder::finish, "Check that every tensor is there with its shape; call after loading.")
+      .def("restrict_output", &Decoder::restrict_output, nb::arg("blocks"),
+           "Compute the logits of these blocks of 16 tokens only, in ascending order; others become -inf.")
       .def("forward", &forward, nb::arg("tokens"), nb::arg("positions"), nb::arg("slots"),
            nb::arg("sequences"), nb::arg("trunk_lengths"), nb::arg("wants_logits"), nb::arg("block_tables"),
-           nb::arg("extra_offsets"), nb::arg("extra_slots"), nb::arg("logits"))
+           nb::arg("extra_offsets"), nb::arg("extra_slots"), nb::arg("logits"),
+           "Run the rows (fields of sonoran.backends.base.Rows); write logits [rows that want them, vocab].")
       .def(
           "copy_block", [](Decoder& d, int from, int to) { d.kv().copy_block(from, to); }, nb::arg("source"),
-          nb::arg("destination"))
-      .def_prop_ro("read_bytes", &Decoder::read_bytes)
-      .def_prop_ro("weight_bytes", [](Decoder& d) { return d.weights().bytes(); })
-      .def_prop_ro("kv_bytes", [](Decoder& d) { return d.kv().bytes(); })
-      .def_prop_ro("threads", [](Decoder& d) { return d.pool().threads(); })
-      .def_prop_ro("instruction_set", [](const Decoder& d) { return std::string(d.kernels().name); });
+          nb::arg("destination"), "Copy the keys and values of a block in all layers.")
+      .def_prop_ro("read_bytes", &Decoder::read_bytes, "Bytes of weights that a pass reads.")
+      .def_prop_ro(
+          "weight_bytes", [](Decoder& d) { return d.weights().bytes(); }, "Bytes of all matrices.")
+      .def_prop_ro(
+          "kv_bytes", [](Decoder& d) { return d.kv().bytes(); }, "Bytes of KV memory.")
+      .def_prop_ro(
+          "threads", [](Decoder& d) { return d.pool().threads(); }, "Threads of a pass, the caller included.")
+      .def_prop_ro(
+          "instruction_set", [](const Decoder& d) { return std::string(d.kernels().name); },
+          "The instruction set of the kernels in use.");
 }

@@ -48,7 +48,7 @@ class PackedMatrix {
     if (x.shape(1) != inputs || y.shape(0) != rows || static_cast<int>(y.shape(1)) != matrix_.outputs) {
       throw sonoran::ConfigError("x must be rows x inputs and y rows x outputs");
     }
-    const sonoran::Kernels& kernels = sonoran::select_kernels(instruction_set.c_str());
+    const sonoran::Kernels& kernels = sonoran::select_kernels(instruction_set);
     std::vector<sonoran::Quantised> codes(rows * (inputs / 32));
     if (inputs % 32 == 0) {
       for (size_t r = 0; r < rows; ++r) {
@@ -69,11 +69,14 @@ class PackedMatrix {
 }  // namespace
 
 void bind_weights(nb::module_& m) {
-  nb::class_<PackedMatrix>(m, "PackedMatrix", "One matrix in the packed layout.")
+  nb::class_<PackedMatrix>(m, "PackedMatrix",
+                           "One matrix in the packed layout, on its own: what tests look at.")
       .def(nb::init<const std::string&, const std::string&, int, int, Bytes>(), nb::arg("from_format"),
-           nb::arg("to_format"), nb::arg("outputs"), nb::arg("inputs"), nb::arg("rows"))
-      .def("decode", &PackedMatrix::decode, nb::arg("out"))
+           nb::arg("to_format"), nb::arg("outputs"), nb::arg("inputs"), nb::arg("rows"),
+           "Pack rows of a file in from_format; to_format is the same or one with fewer bits.")
+      .def("decode", &PackedMatrix::decode, nb::arg("out"), "Write all weights as floats [outputs, inputs].")
       .def("multiply", &PackedMatrix::multiply, nb::arg("x"), nb::arg("y"),
-           nb::arg("instruction_set") = "auto")
-      .def_prop_ro("bytes", &PackedMatrix::bytes);
+           nb::arg("instruction_set") = "auto",
+           "Write x W^T: y [rows, outputs] for x [rows, inputs], by the kernels of an instruction set.")
+      .def_prop_ro("bytes", &PackedMatrix::bytes, "Bytes in memory.");
 }

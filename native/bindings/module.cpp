@@ -38,11 +38,15 @@ NB_MODULE(_native, m) {
   translate<sonoran::ModelError>("ModelError");
   translate<sonoran::NumericsError>("NumericsError");
 
+  nb::class_<sonoran::InstructionSet>(m, "InstructionSet", "Kernels for a kind of processor.")
+      .def_ro("name", &sonoran::InstructionSet::name, "As the option instruction_set takes it.")
+      .def_ro("built", &sonoran::InstructionSet::built, "Whether this build has its kernels.")
+      .def_ro("present", &sonoran::InstructionSet::present, "Whether this processor can run them, too.");
+  m.def("instruction_sets", &sonoran::instruction_sets,
+        "All instruction sets, the best first; the first one present is chosen by default.");
   m.def(
-      "processor_has", [](const std::string& name) { return sonoran::processor_has(name.c_str()); },
-      nb::arg("name"),
-      "Whether this processor can run the kernels of an instruction set (avx512vnni, avx2, portable).");
-  m.def("best_instruction_set", [] { return std::string(sonoran::select_kernels("auto").name); });
+      "best_instruction_set", [] { return std::string(sonoran::select_kernels("auto").name); },
+      "The name of the instruction set that is chosen by default.");
   m.def("available_cores", &sonoran::available_cores, "The cores that this process may use.");
   m.def("measure_read_bandwidth", &sonoran::measure_read_bandwidth, nb::arg("bytes"), nb::arg("threads"),
         nb::arg("cores"), nb::arg("repeats"), nb::call_guard<nb::gil_scoped_release>(),

@@ -12,11 +12,9 @@ namespace sonoran {
 // against 0.1 %).
 struct Quantised {
   int8_t codes[32];
-  // Minus the sums of codes times the offset of the weights' codes: what a dot product starts from.
-  int32_t offset32_halves[2];  // of the first and the second 16 inputs
-  int32_t offset8;
-  int32_t offset16;
-  int32_t offset128;
+  // Minus the sums of the codes of inputs 0, 1 and of inputs 2, 3 of the quads: of the first 16 inputs, the
+  // second 16 and all 32. Times the offset of the weights' codes they are what a dot product starts from.
+  int16_t minus_pairs[3][2];
   float scale;
   float scaled_sum;  // scale times the sum of all codes
 };

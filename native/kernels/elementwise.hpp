@@ -79,14 +79,9 @@ void quantise(const float* x, int n, Quantised* out) {
     const Vec::I second = Vec::to_int(Vec::mul(b, inverse));
     Vec::store_s8(out->codes, first);
     Vec::store_s8(out->codes + 16, second);
-    const int32_t sums[2] = {Vec::sum(first), Vec::sum(second)};
-    const int32_t sum = sums[0] + sums[1];
-    out->offset32_halves[0] = -32 * sums[0];
-    out->offset32_halves[1] = -32 * sums[1];
-    out->offset8 = -8 * sum;
-    out->offset16 = -16 * sum;
-    out->offset128 = -128 * sum;
+    Vec::pair_sums(out->codes, out->minus_pairs);
     out->scale = top / 127.0f;
+    const int32_t sum = -(out->minus_pairs[2][0] + out->minus_pairs[2][1]);
     out->scaled_sum = out->scale * static_cast<float>(sum);
   }
 }

@@ -3,6 +3,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "kernels/activations.hpp"
 #include "weights/formats.hpp"
@@ -41,10 +43,17 @@ struct Kernels {
                    uint16_t* keys, uint16_t* values);
 };
 
-// The kernels of an instruction set: "avx512vnni", "avx2", "portable"; "auto" is the best that this processor
-// has. Throws ConfigError if it is unknown or this processor lacks it.
-const Kernels& select_kernels(const char* name);
+struct InstructionSet {
+  const char* name;
+  bool built;    // its kernels are in this library
+  bool present;  // and this processor can run them
+};
 
-bool processor_has(const char* name);
+// All that there are, the best first; the last one, portable, is always there.
+const std::vector<InstructionSet>& instruction_sets();
+
+// The kernels of an instruction set; "auto" is the first one present. Throws ConfigError if it is unknown or
+// this processor lacks it.
+const Kernels& select_kernels(const std::string& name);
 
 }  // namespace sonoran

@@ -6,7 +6,10 @@
 // output, so that a result does not depend on M, the other rows or the threads.
 #pragma once
 
+#include <algorithm>
+
 #include "kernels/activations.hpp"
+#include "kernels/dot.hpp"
 #include "weights/formats.hpp"
 
 namespace sonoran {
@@ -51,8 +54,8 @@ inline Vec::Q load_quad(const uint8_t* chunk) {
 }
 
 // Adds quads First .. First + Count - 1 of a chunk to dot[m]; x[m] points at the 32 codes of row m.
-template <int Bits, Reads R, int M, int First, int Count>
-inline void add_quads(Vec::I (&dot)[M], const uint8_t* chunk, const int8_t* const (&x)[M]) {
+template <int Bits, int Offset, Reads R, int M, int First, int Count>
+inline void add_quads(Dot<Bits, Offset> (&dot)[M], const uint8_t* chunk, const int8_t* const (&x)[M]) {
   if constexpr (Count > 0) {
     const Vec::Q codes = load_quad<Bits, First>(chunk);
     // One prefetch for each 64 bytes of codes: quads come two to a vector below 8 bits, four with 3.
@@ -61,8 +64,8 @@ inline void add_quads(Vec::I (&dot)[M], const uint8_t* chunk, const int8_t* cons
     if constexpr (Bits == 3 && First == 0) prefetch<R>(chunk + 128);
     if constexpr (Bits == 5 && First == 0) prefetch<R>(chunk + 256);
     if constexpr (Bits == 6 && First % 4 == 0) prefetch<R>(chunk + 256 + 16 * First);
-    for (int m = 0; m < M; ++m) dot[m] = Vec::dot4<Bits>(dot[m], codes, x[m] + 4 * First);
-    add_quads<Bits, R, M, First + 1, Count - 1>(dot, chunk, x);
+    for (int m = 0; m < M; ++m) dot[m].add(codes, x[m] + 4 * First);
+    add_quads<Bits, Offset, R, M, First + 1, Count - 1>(dot, chunk, x);
   }
 }
 
@@ -86,11 +89,6 @@ inline void clear(Vec::F (&acc)[M]) {
   for (auto& a : acc) a = Vec::zero();
 }
 
-template <int M>
-inline void clear(Vec::I (&acc)[M]) {
-  for (auto& a : acc) a = Vec::izero();
-}
-
 // Activations of M rows, from group s of 256 inputs on.
 template <int M>
 struct Inputs {
@@ -100,6 +98,28 @@ struct Inputs {
     for (int m = 0; m < M; ++m) of[m] = x.codes + (row + static_cast<size_t>(m)) * x.codes_stride + 8 * s;
   }
 };
+
+// out[m] (Add: added to it) = scale times the sum of (code - Offset) * x over quads First .. First + Count -
+// 1 of chunk c, for each output.
+template <int Bits, int Offset, Reads R, int First, int Count, bool Add = false, int M, class Scale>
+inline void dot_quads(Vec::I (&out)[M], const uint8_t* chunk, const Scale& scale, const Inputs<M>& in,
+                      int c) {
+  constexpr int kQuads = std::min(Count, Dot<Bits, Offset>::kQuads);
+  const int8_t* codes[M];
+  Dot<Bits, Offset> dot[M];
+  for (int m = 0; m < M; ++m) {
+    codes[m] = in.of[m][c].codes;
+    dot[m].start(in.of[m][c].minus_pairs[kQuads == 8 ? 2 : First / 4]);
+  }
+  add_quads<Bits, Offset, R, M, First, kQuads>(dot, chunk, codes);
+  for (int m = 0; m < M; ++m) {
+    const Vec::I product = dot[m].times(scale);
+    out[m] = Add ? Vec::iadd(out[m], product) : product;
+  }
+  if constexpr (Count > kQuads) {
+    dot_quads<Bits, Offset, R, First + kQuads, Count - kQuads, true>(out, chunk, scale, in, c);
+  }
+}
 
 // Q4_K and Q5_K. Scales of a group: 8 x 16 sc, 8 x 16 mn, 16 d, 16 dmin.
 template <int Bits>
@@ -128,15 +148,11 @@ struct KMinTile {
   template <Reads R, int M>
   static void add_chunk(Vec::F (&sum)[M], Vec::F (&low)[M], const uint8_t* chunk, const uint8_t* scales,
                         const Inputs<M>& in, int c) {
-    const int8_t* codes[M];
-    for (int m = 0; m < M; ++m) codes[m] = in.of[m][c].codes;
     Vec::I dot[M];
-    clear(dot);
-    add_quads<Bits, R, M, 0, 8>(dot, chunk, codes);
-    const Vec::I sc = Vec::load_u8(scales);
+    dot_quads<Bits, 0, R, 0, 8>(dot, chunk, Dot<Bits, 0>::load_u8(scales), in, c);
     const Vec::F mn = Vec::to_float(Vec::load_u8(scales + 128));
     for (int m = 0; m < M; ++m) {
-      sum[m] = Vec::fma(Vec::to_float(Vec::imul(dot[m], sc)), Vec::set(in.of[m][c].scale), sum[m]);
+      sum[m] = Vec::fma(Vec::to_float(dot[m]), Vec::set(in.of[m][c].scale), sum[m]);
       low[m] = Vec::fma(mn, Vec::set(in.of[m][c].scaled_sum), low[m]);
     }
   }
@@ -155,10 +171,12 @@ struct KOffsetTile {
       Vec::F sum[M];
       clear(sum);
       for (int c = 0; c < 8; ++c) {
+        // Sixteen inputs, four quads, share a scale.
+        const uint8_t* chunk = group + c * chunk_bytes(6);
+        const uint8_t* sc = scales + 32 * c;
         Vec::I scaled[M];
-        clear(scaled);
-        add_half<R, 0>(scaled, group + c * chunk_bytes(6), scales + 32 * c, in, c);
-        add_half<R, 4>(scaled, group + c * chunk_bytes(6), scales + 32 * c + 16, in, c);
+        dot_quads<6, 32, R, 0, 4>(scaled, chunk, Dot<6, 32>::load_s8(sc), in, c);
+        dot_quads<6, 32, R, 4, 4, true>(scaled, chunk, Dot<6, 32>::load_s8(sc + 16), in, c);
         for (int m = 0; m < M; ++m) {
           sum[m] = Vec::fma(Vec::to_float(scaled[m]), Vec::set(in.of[m][c].scale), sum[m]);
         }
@@ -168,21 +186,6 @@ struct KOffsetTile {
       for (int m = 0; m < M; ++m) acc[m] = Vec::fma(sum[m], d, acc[m]);
     }
     store_tile(acc, w, block, y, stride);
-  }
-
-  // Sixteen inputs share a scale: the four quads of a chunk from First on.
-  template <Reads R, int First, int M>
-  static void add_half(Vec::I (&scaled)[M], const uint8_t* chunk, const uint8_t* scale, const Inputs<M>& in,
-                       int c) {
-    const int8_t* codes[M];
-    Vec::I dot[M];
-    for (int m = 0; m < M; ++m) {
-      codes[m] = in.of[m][c].codes;
-      dot[m] = Vec::iset(in.of[m][c].offset32_halves[First / 4]);
-    }
-    add_quads<6, R, M, First, 4>(dot, chunk, codes);
-    const Vec::I sc = Vec::load_s8(scale);
-    for (int m = 0; m < M; ++m) scaled[m] = Vec::iadd(scaled[m], Vec::imul(dot[m], sc));
   }
 };
 
@@ -211,17 +214,8 @@ struct SmallTile {
   template <Reads R, int M>
   static void add_chunk(Vec::F (&acc)[M], const uint8_t* chunk, const uint8_t* scales, const Inputs<M>& in,
                         int c) {
-    const int8_t* codes[M];
     Vec::I dot[M];
-    constexpr int32_t Quantised::* start = Offset <= 8    ? &Quantised::offset8
-                                           : Offset == 16 ? &Quantised::offset16
-                                                          : &Quantised::offset128;
-    constexpr int kHalf = Offset == 4 ? 2 : 1;  // offset4 is half of offset8
-    for (int m = 0; m < M; ++m) {
-      codes[m] = in.of[m][c].codes;
-      dot[m] = Min ? Vec::izero() : Vec::iset(in.of[m][c].*start / kHalf);
-    }
-    add_quads<Bits, R, M, 0, 8>(dot, chunk, codes);
+    dot_quads<Bits, Offset, R, 0, 8>(dot, chunk, Unscaled{}, in, c);
     const Vec::F d = Vec::load_half(reinterpret_cast<const uint16_t*>(scales));
     for (int m = 0; m < M; ++m) {
       acc[m] = Vec::fma(Vec::to_float(dot[m]), Vec::mul(d, Vec::set(in.of[m][c].scale)), acc[m]);
@@ -264,36 +258,14 @@ struct DenseTile {
   }
 };
 
-template <class Tile, Reads R>
+// One tile of 1 to Most rows.
+template <class Tile, Reads R, int Most = Vec::kMaxRows>
 void tile_rows(int rows, const Matrix& w, int block, const Activations& x, size_t row, float* y,
                size_t stride) {
-  if constexpr (Vec::kMaxRows >= 8) {
-    switch (rows) {
-      case 8:
-        return Tile::template run<R, 8>(w, block, x, row, y, stride);
-      case 7:
-        return Tile::template run<R, 7>(w, block, x, row, y, stride);
-      case 6:
-        return Tile::template run<R, 6>(w, block, x, row, y, stride);
-      case 5:
-        return Tile::template run<R, 5>(w, block, x, row, y, stride);
-      default:
-        break;
-    }
+  if constexpr (Most > 1) {
+    if (rows < Most) return tile_rows<Tile, R, Most - 1>(rows, w, block, x, row, y, stride);
   }
-  if constexpr (Vec::kMaxRows >= 4) {
-    switch (rows) {
-      case 4:
-        return Tile::template run<R, 4>(w, block, x, row, y, stride);
-      case 3:
-        return Tile::template run<R, 3>(w, block, x, row, y, stride);
-      case 2:
-        return Tile::template run<R, 2>(w, block, x, row, y, stride);
-      default:
-        break;
-    }
-  }
-  Tile::template run<R, 1>(w, block, x, row, y, stride);
+  Tile::template run<R, Most>(w, block, x, row, y, stride);
 }
 
 // y[r][o] = sum_i w[o][i] x[r][i] for rows [0, rows) and the outputs of blocks [first, last).

@@ -3,12 +3,15 @@
 
 #include <immintrin.h>
 
+#include <bit>
 #include <cstdint>
+
+#include "kernels/pair_sums_x86.hpp"
 
 namespace sonoran {
 namespace {
 
-struct Vec {
+struct Avx2 {
   struct F {
     __m256 a, b;
   };
@@ -16,7 +19,9 @@ struct Vec {
     __m256i a, b;
   };
   using Q = I;
-  static constexpr int kMaxRows = 4;
+  using Pairs = I;                      // 32 int16, two of each lane
+  static constexpr int kMaxRows = 6;    // two sums of each row and what they need fill the 16 registers
+  static constexpr bool kPairs = true;  // see dot.hpp
 
   static F zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
   static F set(float v) { return {_mm256_set1_ps(v), _mm256_set1_ps(v)}; }
@@ -62,12 +67,8 @@ struct Vec {
     r = _mm_max_epi32(r, _mm_shuffle_epi32(r, 0xb1));
     return _mm_cvtss_f32(_mm_castsi128_ps(r));
   }
-  static int32_t sum(I x) {
-    const __m256i m = _mm256_add_epi32(x.a, x.b);
-    __m128i r = _mm_add_epi32(_mm256_castsi256_si128(m), _mm256_extracti128_si256(m, 1));
-    r = _mm_add_epi32(r, _mm_shuffle_epi32(r, 0x4e));
-    r = _mm_add_epi32(r, _mm_shuffle_epi32(r, 0xb1));
-    return _mm_cvtsi128_si32(r);
+  static void pair_sums(const int8_t* codes, int16_t (&minus_pairs)[3][2]) {
+    pair_sums_x86(codes, minus_pairs);
   }
 
   static I izero() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
@@ -83,10 +84,12 @@ struct Vec {
     return {_mm256_cvtepi8_epi32(v), _mm256_cvtepi8_epi32(_mm_srli_si128(v, 8))};
   }
   static void store_s8(int8_t* p, I v) {
-    alignas(32) int32_t lanes[16];
-    _mm256_store_si256(reinterpret_cast<__m256i*>(lanes), v.a);
-    _mm256_store_si256(reinterpret_cast<__m256i*>(lanes + 8), v.b);
-    for (int i = 0; i < 16; ++i) p[i] = static_cast<int8_t>(lanes[i]);
+    const __m256i lowest = _mm256_set1_epi32(0x0c080400);  // byte of each int32, four to an int32
+    const __m256i bytes =
+        _mm256_unpacklo_epi32(_mm256_shuffle_epi8(v.a, lowest), _mm256_shuffle_epi8(v.b, lowest));
+    // Now inputs 0-3, 8-11 and 4-7, 12-15.
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p),
+                     _mm_unpacklo_epi32(_mm256_castsi256_si128(bytes), _mm256_extracti128_si256(bytes, 1)));
   }
 
   static Q load_bytes(const uint8_t* p) {
@@ -104,21 +107,41 @@ struct Vec {
     if constexpr (N < 0) return {_mm256_srli_epi16(x.a, -N), _mm256_srli_epi16(x.b, -N)};
     return x;
   }
-  template <int Bits>
-  static __m256i products(__m256i codes, __m256i x) {
-    const __m256i ones = _mm256_set1_epi16(1);
-    if constexpr (Bits <= 6) return _mm256_madd_epi16(_mm256_maddubs_epi16(codes, x), ones);
-    // Eight-bit codes would saturate the 16-bit sums: multiply the nibbles apart.
-    const __m256i low = _mm256_set1_epi8(15);
-    const __m256i lo = _mm256_maddubs_epi16(_mm256_and_si256(codes, low), x);
-    const __m256i hi = _mm256_maddubs_epi16(_mm256_and_si256(_mm256_srli_epi16(codes, 4), low), x);
-    return _mm256_add_epi32(_mm256_madd_epi16(lo, ones), _mm256_madd_epi16(hi, _mm256_set1_epi16(16)));
+  static Q xor_bytes(Q x, uint8_t mask) {
+    const __m256i m = _mm256_set1_epi8(static_cast<char>(mask));
+    return {_mm256_xor_si256(x.a, m), _mm256_xor_si256(x.b, m)};
   }
-  template <int Bits>
-  static I dot4(I acc, Q codes, const int8_t* x) {
+
+  static Q four(const int8_t* x) {  // the same 4 bytes for every lane
     const __m256i v = _mm256_set1_epi32(*reinterpret_cast<const int32_t*>(x));
-    return {_mm256_add_epi32(acc.a, products<Bits>(codes.a, v)),
-            _mm256_add_epi32(acc.b, products<Bits>(codes.b, v))};
+    return {v, v};
+  }
+  static Q magnitude(Q x) { return {_mm256_abs_epi8(x.a), _mm256_abs_epi8(x.b)}; }
+  static Q with_sign(Q x, Q of) { return {_mm256_sign_epi8(x.a, of.a), _mm256_sign_epi8(x.b, of.b)}; }
+  static Pairs multiply_pairs(Q codes, Q x) {  // sums of two neighbouring products
+    return {_mm256_maddubs_epi16(codes.a, x.a), _mm256_maddubs_epi16(codes.b, x.b)};
+  }
+  static Pairs add_pairs(Pairs x, Pairs y) {
+    return {_mm256_add_epi16(x.a, y.a), _mm256_add_epi16(x.b, y.b)};
+  }
+  static I join_pairs(Pairs x, Pairs y) { return {_mm256_madd_epi16(x.a, y.a), _mm256_madd_epi16(x.b, y.b)}; }
+  static Pairs ones() { return {_mm256_set1_epi16(1), _mm256_set1_epi16(1)}; }
+  static Pairs both(I x) {  // each lane's value, an int16, twice
+    const __m256i low =
+        _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 0, 1, 4, 5, 4, 5, 8, 9, 8, 9, 12, 13, 12, 13));
+    return {_mm256_shuffle_epi8(x.a, low), _mm256_shuffle_epi8(x.b, low)};
+  }
+  template <int Factor>
+  static Pairs pair_times(const int16_t (&pair)[2]) {  // a power of two
+    const __m256i v = _mm256_set1_epi32(*reinterpret_cast<const int32_t*>(pair));
+    const __m256i product = _mm256_slli_epi16(v, std::countr_zero(static_cast<unsigned>(Factor)));
+    return {product, product};
+  }
+  // The sum exists now and in a register. Without this GCC postpones additions of integers, which it may
+  // reorder, and writes what they wait for to memory: 73 stores and as many loads in the loop of 4 rows.
+  static I keep(I x) {
+    asm("" : "+x"(x.a), "+x"(x.b));
+    return x;
   }
 };
 

@@ -1,9 +1,11 @@
-// Sixteen lanes on AVX512-VNNI. The three vec_*.hpp define the same operations with the same bits.
+// Sixteen lanes on AVX512-VNNI. All vec_*.hpp define the same operations with the same bits.
 #pragma once
 
 #include <immintrin.h>
 
 #include <cstdint>
+
+#include "kernels/pair_sums_x86.hpp"
 
 namespace sonoran {
 namespace {
@@ -13,6 +15,7 @@ struct Vec {
   using I = __m512i;  // 16 int32
   using Q = __m512i;  // 64 bytes: 4 of each lane
   static constexpr int kMaxRows = 8;
+  static constexpr bool kPairs = false;
 
   static F zero() { return _mm512_setzero_ps(); }
   static F set(float v) { return _mm512_set1_ps(v); }
@@ -52,12 +55,18 @@ struct Vec {
     return _mm_cvtss_f32(
         _mm_castsi128_ps(_mm_cvtsi32_si128(_mm512_reduce_max_epi32(_mm512_max_epi32(x, y)))));
   }
-  static int32_t sum(I a) { return _mm512_reduce_add_epi32(a); }
+  static void pair_sums(const int8_t* codes, int16_t (&minus_pairs)[3][2]) {
+    pair_sums_x86(codes, minus_pairs);
+  }
 
   static I izero() { return _mm512_setzero_si512(); }
   static I iset(int32_t v) { return _mm512_set1_epi32(v); }
   static I iadd(I a, I b) { return _mm512_add_epi32(a, b); }
   static I imul(I a, I b) { return _mm512_mullo_epi32(a, b); }
+  static I times_pair(const int16_t (&pair)[2], int factor) {
+    return _mm512_madd_epi16(_mm512_set1_epi32(*reinterpret_cast<const int32_t*>(pair)),
+                             _mm512_set1_epi16(static_cast<int16_t>(factor)));
+  }
   static I load_u8(const uint8_t* p) {
     return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
   }

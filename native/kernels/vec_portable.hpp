@@ -24,6 +24,7 @@ struct Vec {
     uint8_t v[64];
   };
   static constexpr int kMaxRows = 1;
+  static constexpr bool kPairs = false;  // sums of products are int32, see dot.hpp
 
   template <class R, class Op>
   static R map(Op op) {
@@ -97,10 +98,13 @@ struct Vec {
     }
     return std::bit_cast<float>(largest);
   }
-  static int32_t sum(I x) {
-    int32_t total = 0;
-    for (const int32_t v : x.v) total += v;
-    return total;
+  // Minus the sums of the codes of inputs 0, 1 and of inputs 2, 3 of the quads: of 16 codes, the other 16 and
+  // all.
+  static void pair_sums(const int8_t* codes, int16_t (&minus_pairs)[3][2]) {
+    std::memset(minus_pairs, 0, sizeof minus_pairs);
+    for (int i = 0; i < 32; ++i) {
+      for (const int part : {i / 16, 2}) minus_pairs[part][i % 4 / 2] -= codes[i];
+    }
   }
 
   static I izero() { return iset(0); }
@@ -113,6 +117,7 @@ struct Vec {
   static I imul(I x, I y) {
     return map<I>([&](int i) { return x.v[i] * y.v[i]; });
   }
+  static I times_pair(const int16_t (&pair)[2], int factor) { return iset((pair[0] + pair[1]) * factor); }
   static I load_u8(const uint8_t* p) {
     return map<I>([&](int i) { return p[i]; });
   }

@@ -1,4 +1,4 @@
-// Shape of a decoder; mirrors sonoran.weights.config.ModelConfig.
+// Shape of a decoder: sonoran.models.config.ModelConfig and its KV memory.
 #pragma once
 
 #include <string>
@@ -18,7 +18,8 @@ struct DecoderConfig {
   double rope_theta = 0;
   bool rope_interleaved = false;
   std::vector<double> rope_factors;  // divisors of the frequencies; empty if not scaled
-  int sliding_window = 0;            // 0: none
+  double rope_attention_factor = 1;  // of rotated queries and keys
+  std::vector<int> sliding_windows;  // of each layer, 0: none; empty if no layer has one
 
   // KV memory.
   int block_size = 16;

@@ -26,7 +26,7 @@ bool all_finite(const float* values, size_t n) {
 }  // namespace
 
 Decoder::Decoder(const DecoderConfig& config, const std::vector<MatrixSpec>& specs, int threads,
-                 std::vector<int> cores, const char* instruction_set)
+                 std::vector<int> cores, const std::string& instruction_set)
     : config_(config),
       hidden_(round_up(config.hidden_size, 16)),
       intermediate_(round_up(config.intermediate_size, 16)),
@@ -89,6 +89,8 @@ void Decoder::finish() {
   embed_ = require("embed", c.vocab_size, c.hidden_size);
   output_ = weights_.matrix("output") == nullptr ? embed_ : require("output", c.vocab_size, c.hidden_size);
   final_norm_ = require_vector("final_norm", c.hidden_size);
+  if (!c.sliding_windows.empty() && c.sliding_windows.size() != layers_.size())
+    throw ModelError("sliding_windows must name every layer, or be empty");
   std::vector<int> all(static_cast<size_t>(output_->blocks()));
   std::iota(all.begin(), all.end(), 0);
   set_output_blocks(all);
@@ -248,7 +250,8 @@ void Decoder::rotate_and_store(const RowBatch& rows, int index) {
   const Layer& layer = layers_[static_cast<size_t>(index)];
   const DecoderConfig& c = config_;
   const int kv_width = round_up(c.num_kv_heads * c.head_dim, 16);
-  const float scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim));
+  const auto factor = static_cast<float>(c.rope_attention_factor);
+  const float scale = factor / std::sqrt(static_cast<float>(c.head_dim));
   const auto add = [](float* x, const float* bias, int n) {
     if (bias == nullptr) return;
     for (int i = 0; i < n; ++i) x[i] += bias[i];
@@ -271,7 +274,7 @@ void Decoder::rotate_and_store(const RowBatch& rows, int index) {
     float* key = scratch_[static_cast<size_t>(thread)].head.data();
     float* value = key + dim_;
     for (int h = 0; h < c.num_kv_heads; ++h) {
-      rotate_head(k + h * c.head_dim, layer.k_norm, cosine, sine, 1.0f, key);
+      rotate_head(k + h * c.head_dim, layer.k_norm, cosine, sine, factor, key);
       std::copy(v + h * c.head_dim, v + (h + 1) * c.head_dim, value);
       std::fill(value + c.head_dim, value + dim_, 0.0f);
       kernels_.store_kv(key, value, rows.slots[i], h, c.num_kv_heads, dim_, kv_.keys(index),
@@ -283,6 +286,7 @@ void Decoder::rotate_and_store(const RowBatch& rows, int index) {
 void Decoder::attention(const RowBatch& rows, int index) {
   const DecoderConfig& c = config_;
   const int group = c.num_heads / c.num_kv_heads;
+  const int window = c.sliding_windows.empty() ? 0 : c.sliding_windows[static_cast<size_t>(index)];
   const bool direct = dim_ == c.head_dim && attended_ == c.num_heads * c.head_dim;
   const size_t padded_row = static_cast<size_t>(c.num_heads) * static_cast<size_t>(dim_);
   const size_t out_row = direct ? static_cast<size_t>(attended_) : padded_row;
@@ -301,7 +305,7 @@ void Decoder::attention(const RowBatch& rows, int index) {
     a.trunk = rows.trunk_lengths[i];
     a.extra_slots = rows.extra_slots + rows.extra_offsets[i];
     a.extras = rows.extra_offsets[i + 1] - rows.extra_offsets[i];
-    if (c.sliding_window > 0) a.first = std::max(0, a.trunk + a.extras - c.sliding_window);
+    if (window > 0) a.first = std::max(0, a.trunk + a.extras - window);
     a.scores = scratch.scores.data(), a.gathered = scratch.gathered.data();
     a.out = &b_.attended[static_cast<size_t>(i) * out_row + head_at];
     kernels_.attend(a);

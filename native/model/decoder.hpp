@@ -18,7 +18,7 @@ namespace sonoran {
 class Decoder {
  public:
   Decoder(const DecoderConfig& config, const std::vector<MatrixSpec>& specs, int threads,
-          std::vector<int> cores, const char* instruction_set);
+          std::vector<int> cores, const std::string& instruction_set);
 
   WeightStore& weights() { return weights_; }
   ThreadPool& pool() { return pool_; }

@@ -69,11 +69,17 @@ void bind_sampling(nb::module_& m) {
     const Mass found = without_lock(logits, [&](const Row& row) { return mass(row, cut, token); });
     return std::make_pair(found.weight, found.total);
   });
-  m.def("sampling_total_weight", [](Logits logits) {
-    return without_lock(logits, [](const Row& row) {
-      return std::make_pair(static_cast<double>(row.largest),
-                            total_weight(row, Scale(row, 1.0), Edge{}, nullptr));
-    });
+  m.def("sampling_logsumexp",
+        [](Logits logits) { return without_lock(logits, [](const Row& row) { return logsumexp(row); }); });
+  m.def("sampling_weights", [](Array<const double> x) {
+    std::vector<int64_t> weights(x.shape(0));
+    for (size_t i = 0; i < weights.size(); ++i) weights[i] = weight_of(x(i));
+    return to_numpy(std::move(weights));
+  });
+  m.def("sampling_words", [](uint64_t seed, uint64_t position, uint32_t block, uint32_t stream) {
+    uint32_t words[4][1];
+    philox<1>(NoiseKey{seed, position}, static_cast<Stream>(stream), &block, words);
+    return std::make_tuple(words[0][0], words[1][0], words[2][0], words[3][0]);
   });
   m.def("sampling_gumbel", [](uint64_t seed, uint64_t position, Array<const int32_t> ids) {
     std::vector<double> noise(ids.shape(0));

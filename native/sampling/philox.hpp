@@ -1,4 +1,4 @@
-// Philox4x32-10 (Salmon et al., SC 2011) and the Gumbel noise made of it; see src/sonoran/sampling/noise.py.
+// Philox4x32-10 (Salmon et al., SC 2011) and the Gumbel noise made of it; see docs/exactness.md.
 #pragma once
 
 #include <array>
@@ -8,6 +8,7 @@
 
 namespace sonoran::sampling {
 
+// Last counter word; those that only Python names are in src/sonoran/sampling/noise.py.
 enum Stream : uint32_t { k_gumbel_high = 0, k_gumbel_low = 1 };
 
 // Key and position of a draw: everything that does not depend on the token.

@@ -1,5 +1,5 @@
-// Exponential and logarithm from IEEE operations alone: src/sonoran/sampling/portable.py, operation by
-// operation. Must be compiled without contraction and without fast-math.
+// Exponential and logarithm from IEEE operations alone, operation by operation as docs/exactness.md specifies
+// them. Must be compiled without contraction and without fast-math.
 #pragma once
 
 #include <bit>

@@ -86,4 +86,9 @@ Mass mass(const Row& row, const Cut& cut, int64_t token) {
   return {edge.admits(logit, static_cast<int32_t>(token)) ? weight_of(scale(logit)) : 0, total};
 }
 
+double logsumexp(const Row& row) {
+  const int64_t total = total_weight(row, Scale(row, 1.0), Edge{}, nullptr);
+  return static_cast<double>(row.largest) + log_of(static_cast<double>(total)) - k_weight_bits * k_ln2;
+}
+
 }  // namespace sonoran::sampling

@@ -31,4 +31,7 @@ struct Mass {
 };
 Mass mass(const Row& row, const Cut& cut, int64_t token);
 
+// log(sum(exp(row))), from the exact sum of integer weights; its relative error is below 5e-9.
+double logsumexp(const Row& row);
+
 }  // namespace sonoran::sampling

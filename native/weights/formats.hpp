@@ -1,15 +1,17 @@
 // The weight formats and their packed layout.
 //
 // Output rows are interleaved by 16 (a block). The inputs of a block are cut into chunks of 32; a chunk is
-// eight quads, a quad holds 4 consecutive inputs of each of the 16 outputs: byte 4 * output + input. Per
-// chunk, in this order:
-//   bits 3         two vectors; bits 2(q % 4), 2(q % 4) + 1 of a byte of vector q / 4 are the lower bits of
-//   quad q;
-//                  then one vector; bit q of a byte is the third bit of quad q
-//   bits 4, 5, 6   four 64-byte vectors; the low nibbles of vector v are quad 2v, the high nibbles quad 2v +
-//   1 bits 5         one vector; bit q of a byte is the fifth bit of quad q bits 6         two vectors; bits
-//   2(q % 4), 2(q % 4) + 1 of a byte of vector q / 4 are the upper bits of quad q bits 8         eight
-//   vectors, one quad each
+// eight quads, a quad holds 4 consecutive inputs of each of the 16 outputs: byte 4 * output + input. A chunk
+// has these vectors of 64 bytes, in this order:
+// clang-format off
+//   bits     vectors   what a byte of vector v (from 0) holds of its 4 inputs x 16 outputs
+//   4, 5, 6        4   the lower four bits of quad 2v, then (upper nibble) those of quad 2v + 1
+//   5             +1   the fifth bits: bit q is that of quad q
+//   6             +2   the upper two bits: bits 2(q % 4) and 2(q % 4) + 1 of vector q / 4 are those of quad q
+//   3              2   the lower two bits: bits 2(q % 4) and 2(q % 4) + 1 of vector q / 4 are those of quad q
+//                 +1   the third bits: bit q is that of quad q
+//   8              8   quad v
+// clang-format on
 // All codes are unsigned; an offset (4, 8, 16, 32, 128) is subtracted in the dot product. The scales of 256
 // inputs follow their codes, so that a block is one stream in memory; only the last group of a block may have
 // fewer inputs. Dense formats hold, for each input, the 16 outputs.

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sonoran.backends.base import Backend
-from sonoran.backends.load import load_backend
-from sonoran.backends.native import kv_bytes_per_block
+from sonoran.backends.load import kv_blocks_in, load_backend
 from sonoran.backends.placement import split_cores
 from sonoran.config import EngineConfig, SpeculativeConfig, WorkerConfig
 from sonoran.drafting.model import ModelDrafter
@@ -16,7 +15,6 @@ from sonoran.drafting.ngram import NgramDrafter
 from sonoran.drafting.ssd import SsdDrafter
 from sonoran.engine.core import EngineCore
 from sonoran.engine.drafter import Drafter
-from sonoran.errors import ConfigError
 from sonoran.models.config import ModelConfig
 from sonoran.models.opening import OpenModel, Reporting, open_draft, open_with_tokenizer
 from sonoran.models.tokenizer.tokenizer import Tokenizer
@@ -217,12 +215,7 @@ def plan_memory(model: ModelConfig, config: EngineConfig) -> tuple[int, int]:
     size = config.block_size
     blocks = config.num_kv_blocks
     if config.kv_cache_bytes is not None:
-        per_block = kv_bytes_per_block(model, size)
-        blocks = config.kv_cache_bytes // per_block
-        if blocks < 1:
-            raise ConfigError(
-                f"kv_cache_bytes is {config.kv_cache_bytes}, but one block of {size} tokens takes {per_block}"
-            )
+        blocks = kv_blocks_in(config.kv_cache_bytes, model, size)
     length = config.max_model_len
     if length is None:
         length = min(model.max_position, DEFAULT_CONTEXT)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from sonoran import _native
 from sonoran.assemble import Models, load_models, make_engine
+from sonoran.backends.load import Role
 from sonoran.config import EngineConfig, SpeculativeConfig
 from sonoran.drafting.adaptive import AdaptiveDrafter, AutoPolicy, NoDrafter
 from sonoran.drafting.model import ModelDrafter
@@ -22,13 +23,18 @@ from sonoran.errors import ConfigError, PlanError
 from sonoran.models.opening import Reporting
 from sonoran.models.tokenizer.tokenizer import Tokenizer
 from sonoran.planning.profile.choose import choose, engine_options
-from sonoran.planning.profile.measure import Settings, measure_host, quick_settings
+from sonoran.planning.profile.measure import Settings, quick_settings
+from sonoran.planning.profile.overheads import measure_host
 from sonoran.planning.profile.pair import Pair, open_pair
 from sonoran.planning.profile.passes import TimedModel, measure_passes
-from sonoran.planning.profile.predict import Placement, ProfileRounds, Workload, predict_all
-from sonoran.planning.profile.profile import Cores, PassCurve, Profile, Role, load_profile
-from sonoran.planning.profile.reading import built_in_prompts, read_along
-from sonoran.planning.rounds.plan import Mode
+from sonoran.planning.profile.placement import Placement, Workload
+from sonoran.planning.profile.predict import predict_all
+from sonoran.planning.profile.profile import Cores, PassCurve, Profile
+from sonoran.planning.profile.prompts import built_in_prompts
+from sonoran.planning.profile.reading import read_along
+from sonoran.planning.profile.round_times import ProfileRounds
+from sonoran.planning.profile.store import load_profile
+from sonoran.planning.rounds.plan import RoundMode
 
 log = logging.getLogger(__name__)
 
@@ -140,7 +146,8 @@ def quick_profile(models: Models, pair: Pair, settings: Settings | None = None) 
     if not isinstance(drafter, ModelDrafter):
         raise ConfigError("a quick measurement needs a draft in the engine's process")
     cores, begin = pair.key.machine.cores, time.perf_counter()
-    prompts = [ids[-wanted.max_prompt :] for ids in pair.encode(built_in_prompts()[:QUICK_PROMPTS])]
+    texts = built_in_prompts()[:QUICK_PROMPTS]
+    prompts = [pair.tokenizer.encode_prompt(text)[-wanted.max_prompt :] for text in texts]
     reading = read_along(
         target,
         drafter.backend,
@@ -171,7 +178,7 @@ def quick_profile(models: Models, pair: Pair, settings: Settings | None = None) 
     )
 
 
-def _adaptive(models: Models, profile: Profile, placement: Placement, mode: Mode, reason: str) -> Models:
+def _adaptive(models: Models, profile: Profile, placement: Placement, mode: RoundMode, reason: str) -> Models:
     """Let the drafter's K follow what a profile promises and what each round then takes."""
     drafter, speculative = models.drafter, models.speculative
     if drafter is None or speculative is None:

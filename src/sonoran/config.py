@@ -55,12 +55,17 @@ C = TypeVar("C")
 
 
 def option(
-    default: Any, panel: Panel, help: str, *, flags: tuple[str, ...] = (), methods: tuple[Method, ...] = ()
+    default: Any,
+    panel: Panel,
+    help: str,
+    *,
+    flags: tuple[str, ...] | None = None,
+    methods: tuple[Method, ...] = (),
 ) -> Any:
     """Declare a field that users set: where ``--help`` shows it, in which words, and under which names.
 
-    ``flags`` are its names on the command line (default: the field's own name); ``methods`` those that it has a
-    meaning for (default: all).
+    ``flags`` are its names on the command line, the long one first (default: the field's own name; an empty tuple:
+    none); ``methods`` those that it has a meaning for (default: all).
     """
     metadata = {"panel": panel, "help": help, "flags": flags, "methods": methods}
     if isinstance(default, dict):
@@ -75,7 +80,7 @@ class EngineConfig:
     max_model_len: int | None = option(
         None, "Machine", "Tokens of prompt and output together; default: what the model and KV memory allow."
     )
-    max_num_seqs: int = option(16, "Machine", "Sequences decoded at once.")
+    max_num_seqs: int = option(16, "Machine", "Sequences decoded at once.", flags=())
     max_num_batched_tokens: int = option(256, "Machine", "Rows of one forward pass.")
     kv_cache_bytes: int | None = option(None, "Machine", "Bytes of KV memory of the target.")
     num_kv_blocks: int | None = option(None, "Machine", "The same as a number of blocks.")
@@ -83,8 +88,12 @@ class EngineConfig:
     threads: int | None = option(None, "Machine", "Threads; default: all cores.")
     cores: tuple[int, ...] | None = option(None, "Machine", "Pin threads to these cores: 0,2-5.")
     quantize: Quantize | None = option(None, "Machine", "Lower precision of the target.")
-    seed: int | None = option(None, "Machine", "Makes the seeds of requests without one repeatable.")
-    enable_prefix_caching: bool = option(True, "Machine", "Keep the KV memory of prompts for later ones.")
+    seed: int | None = option(
+        None, "Machine", "Makes the seeds of requests without one repeatable.", flags=()
+    )
+    enable_prefix_caching: bool = option(
+        True, "Machine", "Keep the KV memory of prompts for later ones.", flags=()
+    )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "cores", parse_cores(self.cores))
@@ -136,7 +145,7 @@ class DraftModelConfig:
     quantize: DraftQuantize | None = option(
         None,
         "Draft",
-        "Precision of the draft; default: 4 bits, 3 for some known drafts; file: as it is.",
+        "Precision of the draft: file (as it is), bf16, int8, int4 or int3; default: int4, int3 for some known drafts.",
         flags=("--draft-quantize",),
         methods=_MODEL_METHODS,
     )
@@ -177,15 +186,15 @@ class SpeculationSettings:
     fan_out: FanOutRule = option(
         "confidence",
         "SSD",
-        "How guesses are shared out: confidence, measured, uniform, geometric, or a list F_0,..,F_K such as "
-        "3,2,1,1,4.",
+        "How guesses are shared out: confidence, measured, uniform, geometric, or (explicit) a list F_0,..,F_K such "
+        "as 3,2,1,1,4.",
         methods=("ssd",),
     )
     fan_out_primary: tuple[int, ...] | None = option(
-        None, "SSD", "The list of the rule explicit, F_0 first.", methods=("ssd",)
+        None, "SSD", "The list of the rule explicit, F_0 first.", flags=(), methods=("ssd",)
     )
     fan_out_backup: tuple[int, ...] | None = option(
-        None, "SSD", "The same after a backup speculation; default: as fan_out_primary.", methods=("ssd",)
+        None, "SSD", "Another list after a backup speculation; default: the same.", methods=("ssd",)
     )
     budget: int | str = option(
         AUTO,
@@ -194,9 +203,7 @@ class SpeculationSettings:
         methods=("ssd",),
     )
     backup: Backup = option("auto", "SSD", "What drafts on a miss.", methods=("ssd",))
-    saguaro_c: float = option(
-        1.0, "SSD", "C of Saguaro sampling, 0 to 1; 1 is off.", flags=("--saguaro-c",), methods=("ssd",)
-    )
+    saguaro_c: float = option(1.0, "SSD", "C of Saguaro sampling, 0 to 1; 1 is off.", methods=("ssd",))
     top_up: bool = option(
         True, "SSD", "Draft an unfinished branch on while that is worth the wait.", methods=("ssd",)
     )
@@ -226,10 +233,13 @@ class SpeculationSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SpeculativeConfig(DraftModelConfig, SpeculationSettings):
+class SpeculativeConfig(SpeculationSettings, DraftModelConfig):
     """What drafts, how much, and which rule verifies; the names are vLLM's where it has one."""
 
-    method: Method = field(kw_only=False)
+    method: Method = field(
+        kw_only=False,
+        metadata={"flags": ("--mode",), "help": "What drafts, and when; default: what fits the model."},
+    )
     prompt_lookup_min: int = option(
         2, "Draft", "Fewest tokens that must occur before, for ngram.", methods=("ngram",)
     )
@@ -314,9 +324,9 @@ class WorkerConfig(DraftModelConfig):
     """The model of a draft worker, and what it may hold. ``max_rows`` bounds a pass over prompts: a round waits for at
     most one pass, so passes are kept short."""
 
-    block_size: int = 16
-    num_kv_blocks: int = 1024
-    max_rows: int = 64
+    block_size: int = option(16, "Machine", "Tokens of a KV block.")
+    num_kv_blocks: int = option(1024, "Machine", "KV memory of all clients, in blocks.")
+    max_rows: int = option(64, "Machine", "Rows of one pass over a prompt; a reply waits for one pass.")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -29,7 +29,7 @@ from sonoran.models.opening import Reporting
 from sonoran.models.registry import DEFAULT_TARGET
 from sonoran.sampling.params import SamplingParams
 from sonoran.types import RequestOutput
-from sonoran.worker.client import WorkerClient
+from sonoran.worker.client import DraftClient
 
 Prompt = str | Sequence[int]
 """A text, which is encoded with the model's special tokens, or token ids, which are taken as they are."""
@@ -136,7 +136,7 @@ def clock_shift(asked_s: float, answered_s: float, clock_s: object) -> float:
     return 0.5 * (asked_s + answered_s) - clock_s
 
 
-def _client(core: EngineCore) -> WorkerClient | None:
+def _client(core: EngineCore) -> DraftClient | None:
     drafter = getattr(core.drafter, "inner", core.drafter)  # one drafter may stand around another
     return drafter.client if isinstance(drafter, SsdDrafter) else None
 

@@ -9,7 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 FloatArray = NDArray[np.float32]
+Float64Array = NDArray[np.float64]
 IntArray = NDArray[np.int32]
+Int64Array = NDArray[np.int64]
 
 FinishReason = Literal["stop", "length", "cancelled"]
 Origin = Literal["primary", "draft", "ngram", "random", "none"]

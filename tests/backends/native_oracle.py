@@ -9,20 +9,20 @@ import numpy as np
 
 from sonoran.backends.base import Rows
 from sonoran.backends.native import NativeBackend, packed_format
-from sonoran.backends.reference import ReferenceBackend
 from sonoran.config import Precision
 from sonoran.models.source import ModelFile
 from sonoran.models.tensors import TensorInfo
 from sonoran.types import FloatArray
 from tests.native.activations import GROUP
 from tests.native.packing import DENSE, decode
+from tests.oracles.torch_backend import TorchBackend
 
 BLOCK_SIZE = 16
 BLOCKS = 12
 TABLE = np.array([[9, 2, 5, 1, 0, 3]], np.int32)
 
 
-class Oracle(ReferenceBackend):
+class Oracle(TorchBackend):
     """The reference on exactly the weights that the native backend holds, with its rounding of activations.
 
     Products with quantised weights round per 32 inputs, dense ones not at all.

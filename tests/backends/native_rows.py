@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from sonoran import _native
 from sonoran.backends.base import Rows
 from sonoran.backends.native import NativeBackend
 from sonoran.models.source import open_model
 from tests.backends.native_oracle import native, text
-from tests.native.packing import INSTRUCTION_SETS
+from tests.native.packing import present_sets
 from tests.tiny_models import LLAMA3_SCALING, make_gguf
 
 BLOCK_SIZE = 16
@@ -24,9 +23,8 @@ MIXED = {
 }  # fmt: skip
 MODELS: dict[str, tuple[str, Any, dict[str, Any]]] = {
     "llama-mixed": ("llama", MIXED, {"tied": False}),
-    "mistral-window": (
-        "mistral", "Q4_1", {"sliding_window": 11, "hidden_size": 96, "intermediate_size": 160},
-    ),
+    "mistral-window": ("mistral", "Q4_1", {"hidden_size": 96, "intermediate_size": 160}),
+    "qwen2-window-in-upper-layer": ("qwen2", "Q8_0", {"hidden_size": 64, "intermediate_size": 96}),
     "qwen3-dense": ("qwen3", "BF16", {"hidden_size": 40, "intermediate_size": 56, "head_dim": 20}),
     "llama3-seven-heads": (
         "llama", "Q8_0",
@@ -34,6 +32,8 @@ MODELS: dict[str, tuple[str, Any, dict[str, Any]]] = {
          "rope_scaling": LLAMA3_SCALING},
     ),
 }  # fmt: skip
+
+WINDOWS = {"mistral-window": (11, 11), "qwen2-window-in-upper-layer": (None, 7)}  # GGUF files have none
 
 
 @dataclass(frozen=True)
@@ -54,13 +54,14 @@ def make_case(directory: Path, name: str) -> Case:
     arch, types, dims = MODELS[name]
     make_gguf(directory / "tiny.gguf", arch, types, **dims)
     model_file = open_model(directory / "tiny.gguf")
+    windowed = replace(model_file.config, sliding_windows=WINDOWS.get(name, ()))
+    model_file = replace(model_file, config=windowed)
 
     def opened(threads: int, instruction_set: str) -> NativeBackend:
         return native(model_file, num_blocks=NUM_BLOCKS, threads=threads, instruction_set=instruction_set)
 
-    sets = [name for name in INSTRUCTION_SETS if _native.processor_has(name)]
     backends = [opened(threads, "auto") for threads in (1, 2, 3, 4)]
-    backends += [opened(1 + i % 2, name) for i, name in enumerate(sets)]
+    backends += [opened(1 + i % 2, name) for i, name in enumerate(present_sets())]
     texts = [text(length, seed) for seed, length in enumerate((45, 33, 17, 5))]
     plain = opened(1, "auto")
     return Case(texts, [one_by_one(plain, ids) for ids in texts], backends, plain)

@@ -95,12 +95,21 @@ def test_bf16_on_load_halves_float32_and_leaves_the_rest(tmp_path: Path) -> None
     assert packed_format(mixed.tensors["layers.0.down"], "bf16") == "F16"
 
 
-def test_widths_that_do_not_fit_groups_keep_their_format(tmp_path: Path) -> None:
+def test_widths_that_do_not_fit_groups_keep_their_format(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     make_hf_dir(tmp_path / "tiny", "llama", hidden_size=64, intermediate_size=104, head_dim=16)
     model_file = open_model(tmp_path / "tiny")
     assert packed_format(model_file.tensors["layers.0.down"], "int8") == "F32"
     assert packed_format(model_file.tensors["layers.0.up"], "int8") == "Q8_0"
     assert_agrees(model_file, "int8")
+    (record,) = caplog.records
+    expected = "2 of 16 matrices keep their precision under quantize=int8: rows of 104 values are no multiple"
+    assert expected in record.getMessage()
+    caplog.clear()
+    native(model_file, quantize="bf16")
+    native(model_file)
+    assert not caplog.records
 
 
 def test_fewer_bits_are_further_from_the_original(tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def test_decode_with_ssd_as_json(tiny):
     other = _native.available_cores()[1]
     result = decode(
         tiny, "--modes", "ar,sd,ssd", "--cores", CORE, "--draft-cores", other, "--json",
-        "--ssd-config", '{"fan_out": "uniform", "budget": 6}',
+        "--fan-out", "uniform", "--ssd-config", '{"budget": 6}', "--least-chance", "0.2",
     )  # fmt: skip
     assert result.exit_code == 0, result.stderr
     answer = json.loads(result.stdout)
@@ -161,6 +161,9 @@ def test_mistakes_in_forward(tiny, arguments, message):
         (("--sd-config", "[1]"), "--sd-config must be a JSON object"),
         (("--peer", "llama.cpp", "--temperature", "1"), "--peer decodes greedily"),
         (("--draft-cores", "4000"), "cores [4000] cannot be used"),
+        (("--budget", "3"), "--budget is for ssd, and --modes has none of these"),
+        (("--modes", "ssd", "--fan-out", "2,1", "--budget", "3"), "--budget has no effect beside a list"),
+        (("--modes", "ssd", "--backup", "drft"), "did you mean 'draft'?"),
     ],
 )
 def test_mistakes_in_decode(tiny, arguments, message):
@@ -175,3 +178,13 @@ def test_help_has_examples(name):
     assert result.exit_code == 0
     assert f"sonoran bench {name}" in result.stdout
     assert "--json" in result.stdout
+
+
+def test_options_go_to_the_modes_that_have_a_meaning_for_them():
+    given = {"least_chance": 0.2, "fan_out": "2,1", "prompt_lookup_max": 3, "quantize": "int4"}
+    assert bench.options_by_mode(["ar", "sd", "ssd", "ngram", "auto"], given) == {
+        "sd": {"least_chance": 0.2, "quantize": "int4"},
+        "ssd": {"least_chance": 0.2, "quantize": "int4", "fan_out": "explicit", "fan_out_primary": (2, 1)},
+        "ngram": {"prompt_lookup_max": 3},
+        "auto": {"quantize": "int4"},
+    }

@@ -102,7 +102,7 @@ def test_explain_predicts_runs_and_draws(calibrated, pair, tmp_path):
     assert sum(value is not None and value > 0 for value in measured) == 2
     assert (tmp_path / "why.svg").read_text().startswith("<?xml")
     # What was run stays in the profile.
-    assert len(json.loads(run("show", *pair, "--json").stdout)["profile"]["verified"]) == 2
+    assert len(json.loads(run("show", *pair, "--json").stdout)["profile"]["measured"]) == 2
 
 
 def test_explain_prints_a_table(calibrated, pair):

@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 
 from sonoran import _native
 from sonoran.bench.lanes import plan_lanes
-from sonoran.bench.race import Progress, Race, fingerprint, summary
+from sonoran.bench.race import LaneState, Race, fingerprint, summary
 from sonoran.cli import demo
 from sonoran.errors import ConfigError
 from sonoran.sampling.params import SamplingParams
@@ -80,6 +80,7 @@ def test_every_lane_gives_the_same_text_and_the_proof_can_be_checked(
     assert found["modes"]["SSD"]["metrics"]["speculative_decoding"]["num_cache_lookups"] > 0
     assert found["modes"]["SD"]["hit_rate"] is found["modes"]["AR"]["mean_acceptance_length"] is None
     assert found["modes"]["AR"]["speed_up"] == 1.0
+    assert "AR on all of these cores" in found["note"]
     assert leftovers(private_tmp) == []
 
 
@@ -92,6 +93,7 @@ def test_without_a_terminal_there_are_plain_lines(models: list[str]) -> None:
     assert "\x1b" not in result.output
     assert "The 3 texts are identical" in result.stdout
     assert "AR, all cores" not in result.stdout
+    assert "AR on all of these cores" not in result.stdout
 
 
 @pytest.mark.parametrize(
@@ -129,7 +131,7 @@ def test_a_worker_that_is_killed_in_the_middle_costs_no_character(
     lanes = plan_lanes(draft=models[3], all_cores=False)
     killed: list[int] = []
 
-    def show(progress: Progress) -> None:
+    def show(progress: LaneState) -> None:
         if progress.worker_pid is not None and progress.num_tokens > 20 and not killed:
             killed.append(progress.worker_pid)
             os.kill(progress.worker_pid, signal.SIGKILL)
@@ -147,7 +149,7 @@ def test_the_fingerprint_is_that_of_the_decimal_ids() -> None:
 
 def test_the_picture_fits_and_shows_the_end_of_the_text() -> None:
     lanes = plan_lanes(all_cores=False)
-    latest = {"AR": Progress(lanes[0], "first\n" + "x" * 100 + "\nlast", 7, 12.34, None)}
+    latest = {"AR": LaneState(lanes[0], "first\n" + "x" * 100 + "\nlast", 7, 12.34, None)}
     console = Console(file=io.StringIO(), width=90, height=14, force_terminal=False)
     console.print(demo.picture(lanes, latest, "loading draft: 50%", 90, 14))
     text = console.file.getvalue()  # type: ignore[attr-defined]

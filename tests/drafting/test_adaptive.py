@@ -14,7 +14,8 @@ from sonoran.drafting.adaptive import (
 from sonoran.drafting.model import ModelDrafter
 from sonoran.engine.core import EngineCore
 from sonoran.errors import PlanError
-from sonoran.planning.profile.predict import ProfileRounds, RoundModel, placements
+from sonoran.planning.profile.placement import placements
+from sonoran.planning.profile.round_times import ProfileRounds, RoundModel
 from sonoran.sampling.params import SamplingParams
 from tests.planning.profile.made_up import acceptance, profile
 from tests.toy_backend import ToyBackend
@@ -73,7 +74,7 @@ def test_a_hopeless_profile_starts_with_ar_and_probes_now_and_then():
 
 
 def test_a_probe_discovers_that_speculation_pays_after_all():
-    policy = AutoPolicy(Made(rate=0.2), K_MAX, prior=2.0)
+    policy = AutoPolicy(Made(rate=0.2), K_MAX)
     used = drive(policy, 3 * FIRST_PROBE, 0.95)
     assert used[0] == 0
     assert policy.k >= 2
@@ -142,9 +143,9 @@ def test_rounds_from_a_profile():
 def test_profiles_that_say_nothing_about_acceptance_are_refused():
     shared = next(p for p in placements(profile()) if p.kind == "shared")
     with pytest.raises(PlanError, match="no acceptance"):
-        ProfileRounds(profile(laws=()), shared, "sd", K_MAX, 256, 0.0)
+        ProfileRounds(profile(acceptances=()), shared, "sd", K_MAX, 256, 0.0)
     with pytest.raises(PlanError, match="too short"):
-        ProfileRounds(profile(laws=(acceptance(texts=1, length=1),)), shared, "sd", K_MAX, 256, 0.0)
+        ProfileRounds(profile(acceptances=(acceptance(texts=1, length=1),)), shared, "sd", K_MAX, 256, 0.0)
     with pytest.raises(PlanError, match="k_max >= 1"):
         AutoPolicy(Made(), 0)
 

@@ -10,16 +10,16 @@ import pytest
 from sonoran.drafting.ssd import read_answer
 from sonoran.errors import WorkerError
 from sonoran.sampling.params import VerificationRule
-from sonoran.sampling.proposals import EMPTY, PointLaw, SparseLaw, Speculation, UniformLaw
-from sonoran.ssd.messages import Answer, Item, Proposal, encode_law
+from sonoran.sampling.proposals import EMPTY, PointMass, SparseDistribution, Speculation, UniformDistribution
+from sonoran.ssd.messages import Answer, Item, Proposal, encode_distribution
 
 VOCAB = 64
 ITEM = Item(5, 2, 10, [1], 3, 0)
 
 
-def answer(tokens: list[int], laws: list[Proposal] | None = None, **changes: Any) -> Answer:
+def answer(tokens: list[int], distributions: list[Proposal] | None = None, **changes: Any) -> Answer:
     values = {"sequence": 5, "generation": 2, "known": True, "origin": "primary", "fan_out": [1, 2]}
-    return Answer(**{**values, "tokens": tokens, "laws": laws or [], **changes})
+    return Answer(**{**values, "tokens": tokens, "distributions": distributions or [], **changes})
 
 
 def read(given: Answer, rule: VerificationRule = "rejection") -> Speculation:
@@ -27,17 +27,30 @@ def read(given: Answer, rule: VerificationRule = "rejection") -> Speculation:
 
 
 def sparse(ids: list[int], probabilities: list[float]) -> Proposal:
-    return encode_law(SparseLaw(np.asarray(ids, np.int32), np.asarray(probabilities)))
+    return encode_distribution(SparseDistribution(np.asarray(ids, np.int32), np.asarray(probabilities)))
 
 
-def test_every_kind_of_law_arrives() -> None:
-    law = SparseLaw(np.asarray([3, 9], np.int32), np.asarray([0.25, 0.75]))
-    found = read(answer([9, 4, 2], [encode_law(law), encode_law(UniformLaw(8)), encode_law(PointLaw())]))
+def test_every_kind_of_distribution_arrives() -> None:
+    q = SparseDistribution(np.asarray([3, 9], np.int32), np.asarray([0.25, 0.75]))
+    found = read(
+        answer(
+            [9, 4, 2],
+            [
+                encode_distribution(q),
+                encode_distribution(UniformDistribution(8)),
+                encode_distribution(PointMass()),
+            ],
+        )
+    )
     assert found.tokens == (9, 4, 2)
-    assert [found.laws[i].probability(token) for i, token in enumerate(found.tokens)] == [0.75, 0.125, 1.0]
+    assert [found.distributions[i].probability(token) for i, token in enumerate(found.tokens)] == [
+        0.75,
+        0.125,
+        1.0,
+    ]
 
 
-def test_the_coupled_rule_needs_no_laws_and_an_empty_answer_is_fine() -> None:
+def test_the_coupled_rule_needs_no_distributions_and_an_empty_answer_is_fine() -> None:
     assert read(answer([1, 2]), "coupled") == Speculation((1, 2))
     assert read(answer([])) == EMPTY
 
@@ -61,7 +74,7 @@ def test_answers_that_cannot_be(given: Answer, text: str, rule: VerificationRule
 
 
 @pytest.mark.parametrize(
-    "laws",
+    "distributions",
     [
         [],
         [Proposal(), Proposal()],
@@ -84,6 +97,6 @@ def test_answers_that_cannot_be(given: Answer, text: str, rule: VerificationRule
     ],
     ids=str,
 )
-def test_laws_that_the_token_was_not_drawn_from(laws: list[Proposal]) -> None:
+def test_distributions_that_the_token_was_not_drawn_from(distributions: list[Proposal]) -> None:
     with pytest.raises(WorkerError):
-        read(answer([1], laws))
+        read(answer([1], distributions))

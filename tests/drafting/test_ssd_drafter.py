@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sonoran.drafting.ssd import SsdDrafter
-from sonoran.engine.drafter import DraftRequest
+from sonoran.engine.drafter import DraftAnswer, DraftRequest, DraftRound
 from sonoran.errors import WorkerError
 from sonoran.sampling.params import SamplingParams
 from sonoran.sampling.proposals import EMPTY
@@ -191,7 +191,7 @@ def bad(**changes: Any) -> Reply:
             "known": True,
             "origin": "primary",
             "tokens": [5],
-            "laws": [],
+            "distributions": [],
             "fan_out": [],
         }
         return Answer(**{**values, **changes})
@@ -242,11 +242,12 @@ def test_impossible_times_are_not_added() -> None:
     d = drafter(client)
     d.admit(ask(PROMPT))
     assert propose(d, [*PROMPT, 9]) == (5, 5, 5)
-    stats = d.stats()
-    assert (stats["draft_hidden_ms"], stats["draft_exposed_ms"], stats["garbage_answers"]) == (0.0, 0.0, 1)
+    assert d.last_round is not None
+    assert (d.last_round.hidden_s, d.last_round.exposed_s) == (0.0, 0.0)
+    assert (d.faults.garbage_times, d.faults.garbage_answers) == (1, 0)
 
 
-def test_laws_are_required_under_the_rejection_rule() -> None:
+def test_distributions_are_required_under_the_rejection_rule() -> None:
     d = drafter(Client())
     d.admit(ask(PROMPT, verification="rejection"))
     assert propose(d, [*PROMPT, 9], verification="rejection") == ()
@@ -263,60 +264,67 @@ def test_a_prompt_that_cannot_be_sent_is_decoded_without_a_draft(caplog: pytest.
     d.admit(ask(PROMPT))
     assert propose(d, [*PROMPT, 9]) == ()
     assert "17000000" in caplog.text
+    assert d.faults.prefills == d.faults.garbage_answers == 0
 
 
-def test_statistics_pair_outcomes_with_speculations() -> None:
+def last_round(d: SsdDrafter) -> DraftRound:
+    assert d.last_round is not None
+    return d.last_round
+
+
+def test_the_engine_hears_where_every_speculation_came_from() -> None:
     client = Client(miss)
     d = drafter(client)
     d.admit(ask(PROMPT))
     tokens = [*PROMPT, 9]
     propose(d, tokens)
+    assert last_round(d).answers == {0: DraftAnswer("draft", None, (4, 2))}
+    assert not last_round(d).hit
     client.reply = hit
     tokens += [6, 8]
-    propose(d, tokens, Outcome(1, 8))  # the miss yielded 2 tokens
-    tokens += [5, 5, 5, 7]
-    propose(d, tokens, Outcome(3, 7))  # the hit yielded 4
-    client.reply = miss
-    tokens += [2]
-    propose(d, tokens, Outcome(0, 2))  # the next hit yielded 1
-    stats = d.stats()
-    assert stats["answers_by_origin"] == {"draft": 2, "primary": 2}
-    assert stats["hit_rate"] == 0.5
-    assert stats["tokens_per_round"] == {"hit": 2.5, "miss": 2.0, "draft": 2.0, "primary": 2.5}
-    assert stats["hit_rate_after"] == {
-        "draft": {"hits": 1, "lookups": 1, "rate": 1.0},
-        "primary": {"hits": 1, "lookups": 2, "rate": 0.5},
-    }
-    assert stats["fan_out"] == {"backup": [4, 2], "primary": [4, 2]}
-    assert (stats["draft_hidden_ms"], stats["draft_exposed_ms"]) == (8.0, 2.0)
-    assert stats["wait"]["hit"]["rounds"] == 2
-    assert stats["wait"]["miss"]["rounds"] == 2
-    assert stats["worker"] == {"passes": 7}
+    propose(d, tokens, Outcome(1, 8))
+    assert last_round(d).answers == {0: DraftAnswer("primary", "draft", (4, 2))}
+    assert last_round(d).hit
+    tokens += [1, 2]
+    propose(d, tokens, None)  # a round with K = 0 in between: no outcome was looked up
+    assert last_round(d).answers == {0: DraftAnswer("primary", None, (4, 2))}
+    assert (last_round(d).hidden_s, last_round(d).exposed_s) == (0.002, 0.0005)
+    client.state = "down"
+    propose(d, [*tokens, 3], Outcome(0, 3))
+    assert d.last_round is None, "nobody was asked"
 
 
-def test_waits_are_counted_by_what_came_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter(
-        # begin, before and after asking: 0.5 ms and 20 ms of waiting, in rounds of 100 ms and 200 ms.
-        [0.0, 0.0, 0.0005, 0.1, 0.1, 0.12, 0.3, 0.3, 0.3]
-    )
+def test_waiting_is_timed_whether_there_is_a_reply_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 0.0, 0.0005, 0.1, 0.1, 0.12])
     monkeypatch.setattr("sonoran.drafting.ssd.time.perf_counter", lambda: next(clock))
     client = Client()
     d = drafter(client)
     d.admit(ask(PROMPT))
-    tokens = [*PROMPT, 9]
-    propose(d, tokens)
-    client.reply = miss
-    tokens += [8]
-    propose(d, tokens, Outcome(0, 8))
-    tokens += [7]
-    propose(d, tokens, Outcome(0, 7))
-    waits = d.stats()["wait"]
-    assert waits["hit"]["total_ms"] == pytest.approx(0.5)
-    assert waits["hit"]["share_of_round"] == pytest.approx(0.005)
-    assert waits["miss"]["max_ms"] == pytest.approx(20.0)
-    assert waits["miss"]["mean_ms"] == pytest.approx(10.0)
-    assert waits["miss"]["share_of_round"] == pytest.approx(0.1)
-    assert d.stats()["rounds_waited_over_1_ms"] == 1
+    propose(d, [*PROMPT, 9])
+    assert last_round(d).waited_s == pytest.approx(0.0005)
+    client.whole_reply = lambda reply: None
+    propose(d, [*PROMPT, 9, 8], Outcome(0, 8))
+    assert last_round(d).waited_s == pytest.approx(0.02)
+    assert last_round(d).answers == {}
+    assert not last_round(d).hit
+
+
+def test_statistics_are_faults_the_connection_and_the_worker() -> None:
+    d = drafter(Client())
+    d.admit(ask(PROMPT))
+    propose(d, [*PROMPT, 9])
+    assert d.stats() == {
+        "rounds": 1,
+        "rounds_without_worker": 0,
+        "rounds_without_reply": 0,
+        "given_up": 0,
+        "prefills": 1,
+        "unknown_sequences": 0,
+        "garbage_answers": 0,
+        "garbage_times": 0,
+        "connection": {"state": "up"},
+        "worker": {"passes": 7},
+    }
 
 
 def test_release_reset_and_close_reach_the_worker() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from sonoran.drafting.model import ModelDrafter
+from sonoran.drafting.patience import Patience
 from sonoran.engine.core import EngineCore
 from sonoran.engine.sequence import Request
 from sonoran.sampling.params import SamplingParams
@@ -16,6 +18,10 @@ VOCAB = 64
 
 def greedy(max_tokens: int = 24, **kwargs: Any) -> SamplingParams:
     return SamplingParams(temperature=0.0, max_tokens=max_tokens, **kwargs)
+
+
+PATIENT = Patience(most_lost_s=math.inf)
+"""For tests that count what a worker does, on machines that may be busy: it is asked in every round."""
 
 
 def model_drafter(salt: int = 5, noise: float = 1.5, **kwargs: Any) -> ModelDrafter:

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 
-from sonoran.backends.reference import ReferenceBackend
 from sonoran.drafting.model import ModelDrafter
 from sonoran.engine.core import EngineCore
 from sonoran.llm import LLM
@@ -19,6 +18,7 @@ from sonoran.models.opening import OpenModel, open_with_tokenizer
 from sonoran.models.registry import DEFAULT_DRAFT, DEFAULT_TARGET, MODELS
 from sonoran.sampling.params import SamplingParams
 from tests.engine.helpers import run, texts
+from tests.oracles.torch_backend import TorchBackend
 from tests.tiny_models import LLAMA3_SCALING, make_gguf
 
 TINY: dict[str, Any] = {
@@ -34,10 +34,10 @@ JOBS = [
 def engine(target: OpenModel, draft: OpenModel | None, blocks: int) -> EngineCore:
     drafter = None
     if draft is not None:
-        small = ReferenceBackend(draft.file, num_blocks=40, block_size=4)
+        small = TorchBackend(draft.file, num_blocks=40, block_size=4)
         drafter = ModelDrafter(small, target_vocab=target.file.config.vocab_size, max_rows=16)
     return EngineCore(
-        ReferenceBackend(target.file, num_blocks=blocks, block_size=4),
+        TorchBackend(target.file, num_blocks=blocks, block_size=4),
         target.tokenizer,
         max_num_batched_tokens=16,
         max_num_seqs=3,

@@ -46,7 +46,7 @@ def test_what_is_cut_off_counts_for_nothing() -> None:
         2,
         2,
     )
-    assert stats.accepted_per_position == [1, 1, 0, 0]
+    assert stats.as_dict(4)["accepted_per_position"] == [1, 1, 0, 0]
     assert stats.mean_acceptance_length == 2.0
 
 
@@ -61,6 +61,30 @@ def test_totals_are_sums() -> None:
     for record in ((4, 2, 3), (6, 6, 7), (4, 4, 1)):
         both.record(*record)
     assert total == both
+
+
+@pytest.mark.parametrize("asked", [1, 2, None])
+def test_lists_are_as_long_as_the_engines_k_whatever_was_drafted(asked: int | None) -> None:
+    core = engine(drafter=model_drafter(least_chance=0.9), k=6)
+    params = greedy(20, ignore_eos=True, num_speculative_tokens=asked)
+    for found in (
+        metrics(run(core, (PROMPT, params))[0], 6)["speculative_decoding"],
+        core.statistics()["speculative_decoding"],
+    ):
+        assert all(int(length) < 6 for length in found["acceptance_histogram_by_draft_length"])
+        assert found["num_spec_tokens"] == 6
+        assert len(found["acceptance_histogram"]) == 6 + 1
+        assert len(found["accepted_per_position"]) == len(found["proposed_per_position"]) == 6
+        assert sum(found["acceptance_histogram"]) == found["num_spec_steps"]
+        assert found["proposed_per_position"][0] == found["num_spec_steps"]
+        assert sum(found["proposed_per_position"]) == found["num_draft_tokens"]
+        assert sum(found["accepted_per_position"]) == found["num_accepted_draft_tokens"]
+
+
+def test_lists_are_as_long_as_the_engines_k_when_nothing_was_drafted() -> None:
+    found = SpeculationStats().as_dict(3)
+    assert found["acceptance_histogram"] == [0, 0, 0, 0]
+    assert found["accepted_per_position"] == found["proposed_per_position"] == [0, 0, 0]
 
 
 def test_counters_of_a_run_add_up() -> None:
@@ -98,7 +122,7 @@ def test_a_stop_string_inside_an_accepted_run_ends_everything_at_one_token() -> 
         ) == expected
         assert sequence.text == text[: text.index(stop)]
         assert stop not in sequence.text
-        found = metrics(request)
+        found = metrics(request, 5)
         count = len(sequence.output_ids)
         assert len(sequence.logprobs) == count == found["num_generated_tokens"]
         assert count == text.index(stop) + 2

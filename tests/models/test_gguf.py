@@ -7,7 +7,16 @@ import pytest
 from sonoran.errors import ModelError
 from sonoran.models.source import open_model
 from sonoran.models.tensors import MATRIX_TYPES, dequantize, expected_shapes
-from tests.tiny_models import LLAMA3_SCALING, gguf_name, make_gguf, random_weights, tensor_shapes, tiny_dims
+from sonoran.models.tokenizer import Tokenizer
+from tests.tiny_models import (
+    LLAMA3_SCALING,
+    gguf_name,
+    make_gguf,
+    make_hf_dir,
+    random_weights,
+    tensor_shapes,
+    tiny_dims,
+)
 from tests.tiny_tokenizer import CHAT_TEMPLATE, tiny_tokenizer
 from tests.tiny_weights import interleave_heads, llama3_factors
 
@@ -70,20 +79,18 @@ def test_configuration(tmp_path, arch, tied):
     assert (config.rope_theta, config.max_position, config.head_dim, config.group_size) == (5e5, 777, 32, 2)
     assert config.norm_epsilon == pytest.approx(1e-5)
     assert config.rope_scaling is None
-    assert config.sliding_window is None
+    assert config.sliding_windows == ()
     assert expected_shapes(config) == tensor_shapes(dims)
 
 
 def test_options_of_the_file_reach_the_configuration(tmp_path):
     options = {
         "rope_scaling": LLAMA3_SCALING,
-        "sliding_window": 128,
         "attention_bias": True,
         "output_bias": True,
     }
     dims = make_gguf(tmp_path / "model.gguf", **options)
     model = open_model(tmp_path / "model.gguf")
-    assert model.config.sliding_window == 128
     assert model.config.attention_bias
     assert model.config.output_bias
     np.testing.assert_allclose(model.config.rope_scaling.factors, llama3_factors(dims), rtol=1e-6)
@@ -162,16 +169,16 @@ def test_values_equal_in_all_layers_are_accepted(tmp_path):
 
 
 MISFITS = {
-    "architecture": ({"arch": "lama"}, r"architecture 'lama' is not supported; did you mean 'llama'\?"),
+    "architecture": ({"arch": "qwen2moe"}, r"'qwen2moe' is not supported; supported: llama, qwen2, qwen3$"),
     "foreign architecture": ({"arch": "gpt2"}, r"architecture 'gpt2' is not supported"),
-    "missing field": ({"embedding_length": None}, r"llama\.embedding_length is None, expected a number"),
+    "missing field": ({"embedding_length": None}, r"llama\.embedding_length is missing, expected an integer"),
     "field of another type": ({"block_count": "two"}, r"llama\.block_count is 'two'"),
-    "missing epsilon": ({"attention.layer_norm_rms_epsilon": None}, r"layer_norm_rms_epsilon is None"),
+    "missing epsilon": ({"attention.layer_norm_rms_epsilon": None}, r"layer_norm_rms_epsilon is missing"),
     "more layers than there are": (
         {"block_count": 2},
         r"tensor layers\.1\.attn_norm and \d+ more is missing",
     ),
-    "absurdly many layers": ({"block_count": 4_000_000_000}, r"describes 4000000000 layers, but holds only"),
+    "absurdly many layers": ({"block_count": 2_000_000_000}, r"describes 2000000000 layers, but holds only"),
     "fewer layers than there are": ({"block_count": 0}, "num_layers is 0"),
     "heads": ({"attention.head_count": 3, "attention.key_length": 16}, "3 attention heads|has shape"),
     "no heads": ({"attention.head_count": 0}, "head_count is 0"),
@@ -191,11 +198,45 @@ MISFITS = {
     "rope base": ({"rope.freq_base": 0.0}, "rope_theta is 0"),
     "vocabulary": ({"vocab_size": 319}, r"vocab_size is 319, but token_embd\.weight has 320 rows"),
     "tokens": ({"tokenizer.ggml.tokens": [str(i) for i in range(321)]}, "321 tokens, but .* only 320 rows"),
-    "yarn": ({"rope.scaling.type": "yarn"}, r"rope\.scaling\.type = 'yarn' is not supported"),
+    "longrope": ({"rope.scaling.type": "longrope"}, r"rope\.scaling\.type is 'longrope', expected 'none'"),
+    "yarn without a factor": ({"rope.scaling.type": "yarn"}, r"rope\.scaling\.factor is missing"),
+    "yarn of another kind": (
+        {"rope.scaling.type": "yarn", "rope.scaling.factor": 2.0, "rope.scaling.yarn_ext_factor": 0.5},
+        r"yarn_ext_factor = 0\.5 is not supported",
+    ),
+    "yarn and factors": (
+        {
+            "rope.scaling.type": "yarn",
+            "rope.scaling.factor": 2.0,
+            "extra": {"rope_freqs.weight": np.ones(8, "f4")},
+        },
+        "YaRN together with a tensor of RoPE factors",
+    ),
+    "attention factor": (
+        {"rope.scaling.attn_factor": 1.5},
+        r"attn_factor is 1\.5, expected 1\.0 without YaRN",
+    ),
     "experts": ({"expert_count": 8}, "expert_count = 8 is not supported"),
     "softcap": ({"final_logit_softcapping": 30.0}, r"softcapping = 30\.0 is not supported"),
     "list where a number belongs": ({"logit_scale": [1, 2]}, "logit_scale = .* is not supported"),
-    "split": ({"split.count": 3}, "one of 3 parts of a split GGUF file"),
+    "split": ({"split.count": 3}, "the first of 3 parts .* must end with -00001-of-00003.gguf"),
+    "later part": ({"split.count": 3, "split.no": 2}, "part 3 of 3 .*; pass the first part"),
+    "split in words": ({"split.count": "two"}, r"split\.count is 'two'"),
+    "adapter": ({"general.type": "adapter"}, "an adapter .LoRA., not a model"),
+    "projector": ({"general.type": "mmproj"}, "the image or audio encoder of a model"),
+    "projector by its architecture": ({"arch": "clip"}, "the image or audio encoder of a model"),
+    "importance matrix": ({"general.type": "imatrix"}, "an importance matrix for quantising"),
+    "another type of file": ({"general.type": "vocab"}, "a file of type 'vocab', not a model"),
+    "rope alpha": ({"rope.scaling.alpha": 2.0}, r"llama\.rope\.scaling\.alpha = 2\.0 is not supported"),
+    "temperature": ({"attention.temperature_scale": 0.1}, r"attention\.temperature_scale = 0\.1"),
+    "dense blocks": ({"leading_dense_block_count": 1}, "leading_dense_block_count = 1 is not supported"),
+    "predicted layers": ({"nextn_predict_layers": 1}, "nextn_predict_layers = 1 is not supported"),
+    "key newer than this program": ({"attention.whirl": 1.5}, r"attention\.whirl = 1\.5 is not supported"),
+    "windows by layer": ({"rope.freq_base_swa": 5.0}, r"rope\.freq_base_swa = 5\.0 is not supported"),
+    "huge width": (
+        {"feed_forward_length": 2**32 - 1},
+        "intermediate_size is 4294967295, which must be at most",
+    ),
     "missing embedding": ({"drop": ["embed"]}, "tensor embed is missing"),
     "missing norm": ({"drop": ["final_norm"]}, "tensor final_norm is missing"),
     "missing matrix": ({"drop": ["layers.0.up"]}, r"tensor layers\.0\.up is missing"),
@@ -226,6 +267,85 @@ MISFITS = {
         r"shape \(8, 2\), expected a vector",
     ),
 }
+
+
+@pytest.mark.parametrize(
+    ("fields", "factors"),
+    [
+        ({"rope.scaling.factor": 4.0}, (4.0,) * 8),  # linear where no type is given, as in llama.cpp
+        ({"rope.scaling.type": "linear", "rope.scaling.factor": 4.0}, (4.0,) * 8),
+        ({"rope.scale_linear": 2.0}, (2.0,) * 8),
+        ({"rope.scaling.type": "none", "rope.scaling.factor": 4.0}, None),
+        ({"rope.scaling.type": "linear", "rope.scaling.factor": 1.0}, None),
+        ({"rope.scaling.type": "linear", "rope.scaling.factor": 0.0}, None),
+        ({"rope.scaling.type": "linear"}, None),
+        (
+            {"rope.scaling.factor": 2.0, "extra": {"rope_freqs.weight": np.arange(1, 9, dtype="f4")}},
+            (2.0, 4.0, 6.0, 8.0, 10.0, 12.0, 14.0, 16.0),
+        ),
+    ],
+)
+def test_linear_scaling_of_rope(tmp_path, fields, factors):
+    scaling = open_model(write(tmp_path / "model.gguf", **fields)).config.rope_scaling
+    assert (scaling.factors if scaling else None) == factors
+
+
+@pytest.mark.parametrize(
+    "extra", [{}, {"rope.scaling.yarn_beta_fast": 16.0, "rope.scaling.yarn_beta_slow": 2.0}]
+)
+def test_yarn_is_that_of_a_directory(tmp_path, extra):
+    """llama.cpp and transformers define it alike; transformers is compared with elsewhere."""
+    keys = {"type": "yarn", "factor": 4.0, "original_context_length": 32}
+    fields = {f"rope.scaling.{key}": value for key, value in keys.items()} | extra
+    scaling = open_model(write(tmp_path / "model.gguf", **fields)).config.rope_scaling
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+    yarn |= {key.removeprefix("rope.scaling.yarn_"): value for key, value in extra.items()}
+    make_hf_dir(tmp_path / "model", rope_scaling=yarn, **SMALL)
+    expected = open_model(tmp_path / "model").config.rope_scaling
+    assert scaling.factors == pytest.approx(expected.factors)
+    assert scaling.attention_factor == pytest.approx(expected.attention_factor)
+    assert min(scaling.factors) == 1
+    assert max(scaling.factors) == pytest.approx(4)
+
+
+def test_keys_that_change_nothing_are_accepted_silently(tmp_path, caplog):
+    open_model(
+        write(
+            tmp_path / "model.gguf",
+            **{
+                "logit_scale": 1.0,
+                "expert_count": 0,
+                "expert_used_count": 2,
+                "attention.causal": True,
+                "attention.sliding_window": 0,
+                "rope.scaling.finetuned": False,
+                "rope.scaling.original_context_length": 2048,
+                "pooling_type": 3,
+                "tensor_data_layout": "Meta AI original pth",
+                "nextn_predict_layers": 0,
+                "general.type": "model",
+            },
+        )
+    )
+    assert not caplog.records
+
+
+def test_a_key_that_nobody_knows_is_named_once(tmp_path, caplog):
+    open_model(write(tmp_path / "model.gguf", **{"shop.colour": "red"}))
+    (record,) = caplog.records
+    assert "model.gguf: llama.shop.colour = 'red' is not known" in record.getMessage()
+
+
+@pytest.mark.parametrize("arch", ["llama", "qwen2", "qwen3"])
+@pytest.mark.parametrize("pattern", [None, [True]])
+def test_a_sliding_window_has_no_effect_in_these_architectures(tmp_path, caplog, arch, pattern):
+    """As in llama.cpp, which reads the key only where the architecture has windows."""
+    fields = {"attention.sliding_window": 7} | (
+        {"attention.sliding_window_pattern": pattern} if pattern else {}
+    )
+    config = open_model(write(tmp_path / "model.gguf", arch, **fields)).config
+    assert config.sliding_windows == ()
+    assert f"{arch}.attention.sliding_window = 7 has no effect" in caplog.text
 
 
 @pytest.mark.parametrize("case", MISFITS)
@@ -262,3 +382,71 @@ def test_unsupported_types_are_named(tmp_path, kind):
         ModelError, match=rf"tensor blk\.0\.ffn_up\.weight has type {kind}; supported: F32, F16, BF16"
     ):
         open_model(tmp_path / "model.gguf")
+
+
+def write_split(folder, counts=(4, 5, 3), change=None):
+    """One file, cut as llama.cpp cuts it: metadata in the first part, tensors in all of them."""
+    whole = folder / "whole.gguf"
+    make_gguf(whole, "qwen2", types="Q8_0", **SMALL)
+    reader = gguf.GGUFReader(whole)
+    count = len(counts)
+    paths = [folder / f"model-{i + 1:05d}-of-{count:05d}.gguf" for i in range(count)]
+    begin = 0
+    for i, path in enumerate(paths):
+        writer = gguf.GGUFWriter(path, "qwen2")
+        if i:
+            writer.kv_data[0].clear()
+        else:
+            for key, field in reader.fields.items():
+                if key.startswith("GGUF.") or key == "general.architecture":
+                    continue
+                kind = field.types[0]
+                inner = field.types[-1] if kind == gguf.GGUFValueType.ARRAY else None
+                writer.add_key_value(key, field.contents(), kind, sub_type=inner)
+        values = {"split.no": i, "split.count": count, "split.tensors.count": len(reader.tensors)}
+        for key, value in (values | (change or {}).get(i, {})).items():
+            writer.add_uint16(key, value)
+        end = len(reader.tensors) if i == count - 1 else begin + counts[i]
+        for tensor in reader.tensors[begin:end]:
+            writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
+        begin = end
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+    return whole, paths
+
+
+def test_the_first_part_of_a_split_file_opens_all(tmp_path):
+    whole, paths = write_split(tmp_path)
+    expected, model = open_model(whole), open_model(paths[0])
+    assert model.config == expected.config
+    assert model.tensors.keys() == expected.tensors.keys()
+    for name, tensor in expected.tensors.items():
+        assert model.tensors[name].data.tobytes() == tensor.data.tobytes()
+        assert model.tensors[name].dtype == tensor.dtype
+    assert model.nbytes == expected.nbytes
+    model.release()
+    assert Tokenizer.from_model(model).fingerprint() == Tokenizer.from_model(expected).fingerprint()
+
+
+def test_split_files_that_do_not_belong_together(tmp_path):
+    _, paths = write_split(tmp_path)
+    with pytest.raises(ModelError, match=r"00002-of-00003.gguf: part 2 of 3 .*; pass the first part"):
+        open_model(paths[1])
+    paths[2].rename(tmp_path / "elsewhere")
+    with pytest.raises(
+        ModelError, match=r"model-00003-of-00003\.gguf is missing: .* is the first of 3 parts"
+    ):
+        open_model(paths[0])
+    (tmp_path / "elsewhere").rename(paths[2])
+    paths[2].write_bytes(paths[2].read_bytes()[:-100])
+    with pytest.raises(ModelError, match=r"model-00003-of-00003\.gguf: truncated"):
+        open_model(paths[0])
+    for change, match in (
+        ({1: {"split.no": 2}}, "does not say that it is part 2 of 3"),
+        ({0: {"split.tensors.count": 99}}, "has 99 tensors in all, but its parts have"),
+    ):
+        _, paths = write_split(tmp_path, change=change)
+        with pytest.raises(ModelError, match=match):
+            open_model(paths[0])

@@ -5,6 +5,7 @@ import pytest
 
 from sonoran.errors import ModelError
 from sonoran.models.hf_config import read_hf_config
+from sonoran.models.tensors import check_config
 from tests.tiny_models import LLAMA3_SCALING, hf_config, tiny_dims
 
 
@@ -67,10 +68,53 @@ def test_llama3_scaling_is_that_of_transformers(tmp_path, newer, theta, head_dim
     assert config.rope_scaling.factors[-1] == 32.0
 
 
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"factor": 1.0},
+        {"original_max_position_embeddings": 16},
+        {"beta_fast": 16.0, "beta_slow": 3.0},
+        {"attention_factor": 0.8},
+        {"mscale": 0.7, "mscale_all_dim": 1.3},
+        {"truncate": False},
+        {"truncate": False, "beta_fast": 2.0, "beta_slow": 2.0},
+    ],
+)
+@pytest.mark.parametrize(("theta", "head_dim"), [(10000.0, 64), (1e6, 128)])
+def test_yarn_is_that_of_transformers(tmp_path, theta, head_dim, changes):
+    from transformers import LlamaConfig
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    dims = tiny_dims("llama", head_dim=head_dim, rope_theta=theta, rope_scaling=YARN | changes)
+    (tmp_path / "config.json").write_text(json.dumps(hf_config(dims)))
+    scaling = read_hf_config(tmp_path / "config.json").rope_scaling
+    frequencies = theta ** (-np.arange(0, head_dim, 2) / head_dim) / scaling.factors
+    theirs, attention_factor = ROPE_INIT_FUNCTIONS["yarn"](LlamaConfig.from_pretrained(tmp_path), "cpu")
+    np.testing.assert_allclose(frequencies, theirs.numpy(), rtol=1e-5)
+    assert scaling.attention_factor == pytest.approx(attention_factor, rel=1e-6)
+
+
+def test_yarn_extends_the_context(tmp_path):
+    short = {"rope_type": "yarn", "factor": 4.0}
+    assert read(tmp_path, base(max_position=64), rope_scaling=short).max_position == 256
+    long = short | {"original_max_position_embeddings": 64}
+    assert read(tmp_path, base(max_position=256), rope_scaling=long).max_position == 256
+    outside = read(tmp_path, base(max_position=256), rope_scaling=short, original_max_position_embeddings=64)
+    assert outside == read(tmp_path, base(max_position=256), rope_scaling=long)
+
+
 def test_older_spelling_of_the_rope_type(tmp_path):
     assert read(tmp_path, base(), rope_scaling={"type": "default"}).rope_scaling is None
-    with pytest.raises(ModelError, match="RoPE scaling 'linear' is not supported"):
-        read(tmp_path, base(), rope_scaling={"type": "linear", "factor": 2.0})
+    assert read(tmp_path, base(), rope_scaling={"type": "linear", "factor": 1.0}).rope_scaling is None
+    scaling = read(tmp_path, base(), rope_scaling={"type": "linear", "factor": 2.5}).rope_scaling
+    assert scaling.factors == (2.5,) * 32
+
+
+MIXED = {"sliding_window": 99, "use_sliding_window": True, "max_window_layers": 1}
 
 
 @pytest.mark.parametrize(
@@ -80,22 +124,51 @@ def test_older_spelling_of_the_rope_type(tmp_path):
         ("mistral", {"sliding_window": None}, None),
         ("qwen2", {"sliding_window": 4096, "use_sliding_window": False}, None),
         ("qwen2", {"sliding_window": 4096, "use_sliding_window": True, "max_window_layers": 2}, None),
-        ("qwen2", {"sliding_window": 4096, "use_sliding_window": True, "max_window_layers": 1}, 4096),
-        ("qwen3", {"sliding_window": 99, "layer_types": ["full_attention", "sliding_attention"]}, 99),
-        ("qwen3", {"sliding_window": 99, "layer_types": ["full_attention", "full_attention"]}, None),
+        ("qwen2", {"sliding_window": 4096, "use_sliding_window": True, "max_window_layers": 1}, (None, 4096)),
+        ("qwen2", {"sliding_window": 4096, "use_sliding_window": True, "max_window_layers": 0}, 4096),
+        ("qwen2", {"sliding_window": 4096, "use_sliding_window": True}, None),
+        ("qwen2", {"sliding_window": None, "use_sliding_window": True, "max_window_layers": 0}, None),
+        ("qwen3", MIXED | {"layer_types": ["sliding_attention", "full_attention"]}, (99, None)),
+        ("qwen3", MIXED | {"layer_types": ["full_attention", "full_attention"]}, None),
+        ("qwen3", MIXED | {"layer_types": None, "sliding_window_pattern": 2}, (None, 99)),
+        ("mistral", {"sliding_window": 99, "layer_types": ["sliding_attention"] * 2}, 99),
         ("llama", {"sliding_window": 4096}, None),
     ],
 )
-def test_sliding_window_when_a_layer_uses_it(tmp_path, arch, changes, window):
-    assert read(tmp_path, base(arch), **changes).sliding_window == window
+def test_sliding_window_of_each_layer(tmp_path, arch, changes, window):
+    expected = window if isinstance(window, tuple) else (window, window) if window else ()
+    config = read(tmp_path, base(arch), **changes)
+    assert config.sliding_windows == expected
+    assert [config.window(layer) for layer in range(2)] == list(expected or (None, None))
+
+
+@pytest.mark.parametrize(
+    ("arch", "changes", "match"),
+    [
+        ("qwen3", MIXED | {"layer_types": ["full_attention"]}, "expected one of .* for each of 2 layers"),
+        ("qwen3", MIXED | {"layer_types": ["full_attention", "linear_attention"]}, "linear_attention"),
+        ("qwen3", MIXED | {"layer_types": [{}, 1]}, "layer_types is"),
+        (
+            "qwen3",
+            MIXED | {"layer_types": ["sliding_attention"] * 2, "use_sliding_window": False},
+            "switched off",
+        ),
+        ("mistral", {"sliding_window": 9, "layer_types": ["full_attention", "sliding_attention"]}, "Mistral"),
+        ("mistral", {"sliding_window": 2**31}, "sliding window is 2147483648"),
+        ("mistral", {"sliding_window": 0}, "sliding window is 0"),
+    ],
+)
+def test_windows_that_make_no_sense_are_refused(tmp_path, arch, changes, match):
+    with pytest.raises(ModelError, match=match):
+        check_config("here", read(tmp_path, base(arch), **changes))
 
 
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
         (
-            {"architectures": ["LlamaForCausalLN"]},
-            r"'LlamaForCausalLN' is not supported; did you mean 'LlamaForCausalLM'",
+            {"architectures": ["Gemma3ForCausalLM"]},
+            r"'Gemma3ForCausalLM' is not supported; supported: LlamaForCausalLM, .*, Qwen3ForCausalLM$",
         ),
         ({"architectures": ["GemmaForCausalLM"]}, "'GemmaForCausalLM' is not supported"),
         ({"architectures": None, "model_type": "gpt2"}, "model_type 'gpt2' is not supported"),
@@ -106,26 +179,39 @@ def test_sliding_window_when_a_layer_uses_it(tmp_path, arch, changes, window):
         ({"num_attention_heads": 0}, "num_attention_heads is 0"),
         ({"rms_norm_eps": None}, "rms_norm_eps is missing, expected a number"),
         ({"attention_bias": "no"}, "attention_bias is 'no', expected true or false"),
-        ({"hidden_act": "gelu"}, "hidden_act 'gelu' is not supported, only 'silu'"),
+        ({"hidden_act": "gelu"}, "hidden_act is 'gelu', expected 'silu'"),
         ({"mlp_bias": True}, "mlp_bias is not supported"),
         ({"quantization_config": {"quant_method": "gptq"}}, "quantised by 'gptq' are not supported"),
-        ({"partial_rotary_factor": 0.5}, r"partial_rotary_factor 0\.5"),
+        ({"partial_rotary_factor": 0.5}, r"partial_rotary_factor is 0\.5"),
         (
             {"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}},
-            r"partial_rotary_factor 0\.5",
+            r"partial_rotary_factor is 0\.5",
         ),
         (
-            {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}},
-            "'yarn' is not supported; supported: 'default', 'llama3'",
+            {"rope_scaling": {"rope_type": "longrope", "factor": 4.0}},
+            "'longrope' is not supported; supported: 'default', 'linear', 'llama3', 'yarn'",
         ),
         ({"rope_scaling": {"rope_type": "dynamic"}}, "'dynamic' is not supported"),
-        ({"rope_scaling": "llama3"}, "rope_parameters is 'llama3', expected an object"),
-        ({"rope_scaling": {"rope_type": "llama3"}}, "factor is missing, expected a positive number"),
+        (
+            {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 5.0}}},
+            "rope_parameters of its own for 'full_attention' is not supported",
+        ),
+        ({"rope_scaling": "llama3"}, "rope_scaling is 'llama3', expected an object"),
+        (
+            {"rope_scaling": {"rope_type": "llama3"}},
+            "config.json: rope_scaling: factor is missing, expected a number",
+        ),
         ({"rope_scaling": LLAMA3_SCALING | {"factor": -1}}, "factor is -1"),
         (
             {"rope_scaling": LLAMA3_SCALING | {"low_freq_factor": 5.0}},
             r"high_freq_factor is 4\.0, expected more than low",
         ),
+        ({"rope_theta": 10**400}, "rope_theta is an integer of 1329 bits, expected a number"),
+        ({"rms_norm_eps": 10**400}, "rms_norm_eps is an integer of 1329 bits"),
+        ({"rms_norm_eps": float("nan")}, "rms_norm_eps is nan"),
+        ({"head_dim": 2**31 - 2, "rope_scaling": LLAMA3_SCALING}, "head_dim is 2147483646, expected 1 to"),
+        ({"num_hidden_layers": 10**15}, "num_hidden_layers is 1000000000000000, expected 1 to"),
+        ({"rope_scaling": {"type": "linear"}}, "factor is missing"),
         ({"rope_theta": 0}, r"rope_theta is 0\.0, expected a positive number"),
         ({"sliding_window": "wide", "architectures": ["MistralForCausalLM"]}, "sliding_window is 'wide'"),
     ],
@@ -143,7 +229,9 @@ def test_damaged_json(tmp_path):
     for content, match in (
         ("", "not valid JSON"),
         ('{"hidden_size": 1', "not valid JSON"),
-        ("[1]", "holds a list"),
+        ("[1]", "holds list"),
+        ("[" * 100_000, "nested too deeply"),
+        ('{"hidden_size": ' + "[" * 100_000, "nested too deeply"),
     ):
         path.write_text(content)
         with pytest.raises(ModelError, match=match):
@@ -154,7 +242,7 @@ def test_damaged_json(tmp_path):
 
 
 def test_defaults_that_differ_between_architectures(tmp_path):
-    assert read(tmp_path, base("mistral"), drop=("sliding_window",)).sliding_window == 4096
+    assert read(tmp_path, base("mistral"), drop=("sliding_window",)).sliding_windows == (4096, 4096)
     for arch in ("mistral", "qwen2", "qwen3"):
         with pytest.raises(ModelError, match="num_key_value_heads is missing"):
             read(tmp_path, base(arch), drop=("num_key_value_heads",))

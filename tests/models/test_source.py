@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from sonoran.errors import DownloadError, ModelError
+from sonoran.errors import ConfigError, DownloadError, ModelError
 from sonoran.models import source
-from sonoran.models.cache import model_path
+from sonoran.models.cache import cache_dir, model_path
 from sonoran.models.registry import MODELS
 from sonoran.models.source import open_model, resolve_model
 from tests.models.fakes import CONTENT, ENTRY
@@ -78,6 +78,44 @@ def test_unknown_names_and_paths(tmp_path, monkeypatch):
     (tmp_path / "model.gguf").rename(tmp_path / "folder" / "model.gguf")
     with pytest.raises(ModelError, match=r"pass one of its files: model\.gguf"):
         resolve_model("folder")
+
+
+def test_paths_that_cannot_be_followed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("link.gguf").symlink_to("gone/model.gguf")
+    with pytest.raises(ModelError, match=r"link\.gguf is a link to gone/model\.gguf, which is not there$"):
+        resolve_model("link.gguf")
+    for text, match in (
+        ("~nosuchuser/x.gguf", "not as expected .*determine home"),
+        ("a\0b.gguf", "no such file"),
+        ("x" * 5000 + "/y", "cannot be read|no such file"),
+    ):
+        with pytest.raises(ModelError, match=match) as caught:
+            resolve_model(text)
+        assert str(caught.value).isprintable()
+    for spec in (None, 5, ["x"]):
+        with pytest.raises(ConfigError, match="a model is a name or a path"):
+            resolve_model(spec)
+
+
+def test_a_name_of_the_hub_says_what_to_do(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        ModelError, match=r"no such file .*: Qwen/Qwen3-0\.6B; .* not fetched by its name: download"
+    ):
+        resolve_model("Qwen/Qwen3-0.6B")
+
+
+def test_a_user_without_a_home_is_told_what_to_set(monkeypatch):
+    for name in ("SONORAN_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+
+    def no_home():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", no_home)
+    with pytest.raises(ConfigError, match=r"Could not determine home directory\. Set SONORAN_CACHE"):
+        cache_dir()
 
 
 def test_a_lone_safetensors_file_is_explained(tmp_path):

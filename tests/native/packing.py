@@ -14,7 +14,7 @@ DENSE = ("F32", "F16", "BF16")
 SMALL = ("Q3_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0")  # scales per 32 inputs
 SUPER = ("Q4_K", "Q5_K", "Q6_K")  # scales per 256 inputs
 FORMATS = (*DENSE, *SMALL, *SUPER)
-INSTRUCTION_SETS = ("avx512vnni", "avx2", "portable")
+INSTRUCTION_SETS = tuple(one.name for one in _native.instruction_sets() if one.built)  # portable is the last
 
 # Where the fp16 scales of a format lie in a block of the file.
 SCALES = {
@@ -89,7 +89,12 @@ def multiply(matrix: Any, x: np.ndarray, outputs: int, instruction_set: str = "a
     return y
 
 
+def present_sets() -> list[str]:
+    """The instruction sets that this processor can run, the best first."""
+    return [one.name for one in _native.instruction_sets() if one.present]
+
+
 def require_instruction_set(name: str) -> str:
-    if not _native.processor_has(name):
+    if name not in present_sets():
         pytest.skip(f"this processor has no {name}")
     return name

@@ -1,21 +1,21 @@
-"""The draft's side: exact laws, and the ranking of bonus tokens."""
+"""The draft's side: exact distributions, and the ranking of bonus tokens."""
 
 import numpy as np
 import pytest
 
 from sonoran.sampling import (
     EMPTY,
-    PointLaw,
+    PointMass,
     SamplingParams,
-    distribution,
     draft_sample,
     noise,
     rank_candidates,
     sample_weights,
     verify,
 )
-from sonoran.sampling.drafts import LAW_SIZE, draft_chance
-from sonoran.sampling.proposals import SparseLaw
+from sonoran.sampling.drafts import SUPPORT_SIZE, draft_chance
+from sonoran.sampling.proposals import SparseDistribution
+from tests.sampling.sampled import sampled_distribution
 
 RNG = np.random.default_rng(12)
 
@@ -24,44 +24,44 @@ def rank(row, params, position, rule, n, exclude=None, seed=3):
     return rank_candidates(row, [], params, seed, position, rule, n, exclude, prompt_length=0)
 
 
-def test_law_is_the_truncated_distribution():
+def test_proposals_come_from_the_truncated_distribution():
     row = (2 * RNG.normal(size=2000)).astype(np.float32)
     params = SamplingParams(temperature=0.9)
-    token, law = draft_sample("rejection", row, [], 0, params, 1, 5)
-    assert len(law.ids) == LAW_SIZE
-    assert law.probabilities.sum() == pytest.approx(1.0, abs=1e-12)
-    assert law.ids.tolist() == sorted(np.argsort(-row, kind="stable")[:LAW_SIZE].tolist())
-    full = distribution(row, [], 0, params)
-    expected = full.probabilities[law.ids] / full.probabilities[law.ids].sum()
-    assert law.probabilities == pytest.approx(expected, rel=1e-6)
-    assert law.probability(token) > 0
-    assert law.probability(int(np.argmin(row))) == 0.0
+    token, q = draft_sample("rejection", row, [], 0, params, 1, 5)
+    assert len(q.ids) == SUPPORT_SIZE
+    assert q.probabilities.sum() == pytest.approx(1.0, abs=1e-12)
+    assert q.ids.tolist() == sorted(np.argsort(-row, kind="stable")[:SUPPORT_SIZE].tolist())
+    full = sampled_distribution(row, [], 0, params)
+    expected = full.probabilities[q.ids] / full.probabilities[q.ids].sum()
+    assert q.probabilities == pytest.approx(expected, rel=1e-6)
+    assert q.probability(token) > 0
+    assert q.probability(int(np.argmin(row))) == 0.0
 
 
-def test_draws_follow_the_law():
+def test_draws_follow_the_distribution():
     row = RNG.normal(size=5).astype(np.float32)
     draws = [
         draft_sample("rejection", row, [], 0, SamplingParams(), 2, position) for position in range(20_000)
     ]
-    law = draws[0][1]
+    q = draws[0][1]
     counts = np.bincount([token for token, _ in draws], minlength=5)
-    assert counts / 20_000 == pytest.approx(law.probabilities, abs=0.012)
+    assert counts / 20_000 == pytest.approx(q.probabilities, abs=0.012)
 
 
 def test_sample_weights_leaves_out_what_cannot_be_drawn():
     ids, weights = np.array([2, 5, 9], np.int32), np.array([0, 3, 1], np.int64)
     drawn = {sample_weights(ids, weights, 1, position)[0] for position in range(200)}
     assert drawn == {5, 9}
-    law = sample_weights(ids, weights, 1, 0)[1]
-    assert law.ids.tolist() == [5, 9]
-    assert law.probabilities.tolist() == [0.75, 0.25]
+    q = sample_weights(ids, weights, 1, 0)[1]
+    assert q.ids.tolist() == [5, 9]
+    assert q.probabilities.tolist() == [0.75, 0.25]
 
 
 def test_greedy_proposals_are_points():
     row = np.array([0.0, 2.0, 1.0], np.float32)
     params = SamplingParams(temperature=0)
     assert draft_sample("coupled", row, [], 0, params, 1, 4) == (1, None)
-    assert draft_sample("rejection", row, [], 0, params, 1, 4) == (1, PointLaw())
+    assert draft_sample("rejection", row, [], 0, params, 1, 4) == (1, PointMass())
 
 
 def test_first_candidate_is_the_token_itself():
@@ -80,7 +80,7 @@ def test_survivors_come_first_then_the_rest_by_score():
     row = RNG.normal(size=30).astype(np.float32)
     params = SamplingParams(top_k=4)
     scores = row.astype(np.float64) + noise.gumbel(3, 7, np.arange(30))
-    kept = set(distribution(row, [], 0, params).ids.tolist())
+    kept = set(sampled_distribution(row, [], 0, params).ids.tolist())
     expected = sorted(range(30), key=lambda token: (token not in kept, -scores[token]))
     assert rank(row, params, 7, "coupled", 12) == expected[:12]
     assert rank(row, params, 7, "coupled", 12, expected[0]) == expected[1:13]
@@ -112,8 +112,8 @@ def test_ranking_sees_penalties_and_forbidden_tokens():
 def test_the_chance_of_an_own_token_is_its_share_of_the_leading_scores():
     row = np.log(np.array([0.1, 0.5, 0.3, 0.1])).astype(np.float32)
     assert draft_chance("coupled", row, 1, None, SamplingParams(temperature=0.0), 1, 5) == pytest.approx(0.5)
-    law = SparseLaw(np.array([1, 3], np.int32), np.array([0.75, 0.25]))
-    assert draft_chance("rejection", row, 3, law, SamplingParams(temperature=1.0), 1, 5) == pytest.approx(0.5)
+    q = SparseDistribution(np.array([1, 3], np.int32), np.array([0.75, 0.25]))
+    assert draft_chance("rejection", row, 3, q, SamplingParams(temperature=1.0), 1, 5) == pytest.approx(0.5)
     params = SamplingParams(temperature=2.0)
     token, _ = draft_sample("coupled", row, [], 0, params, 9, 5)
     scores = row / 2.0 + noise.gumbel(9, 5, np.arange(4))

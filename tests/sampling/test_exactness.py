@@ -2,7 +2,7 @@
 
 For each case an array implementation of the rule runs 200 000 rounds and a chi-square test compares what it
 emits with the target's distribution, computed by a naive implementation that shares no code. Then ``verify``
-itself runs the first of these rounds, with the same noise, and must emit the same tokens. If the law of
+itself runs the first of these rounds, with the same noise, and must emit the same tokens. If the distribution of
 ``verify`` were off by 0.01 in total variation, at least 1 % of the rounds would differ on average.
 """
 
@@ -11,9 +11,9 @@ import pytest
 from scipy import stats
 
 from sonoran.sampling import SamplingParams, Speculation, draft_sample, noise, rowops, verify
-from sonoran.sampling.distribution import adjust, cut_of
-from tests.sampling.batch_rules import STRIDE, Table, make_randomness, run_rounds
-from tests.sampling.naive import naive_distribution
+from sonoran.sampling.logits import adjust, cut_of
+from tests.oracles.distribution import naive_distribution
+from tests.oracles.verification import STRIDE, Table, make_randomness, run_rounds
 
 VOCAB = 6
 ROUNDS = 200_000
@@ -62,14 +62,14 @@ def make_table(logits, params):
     return Table(x, weights)
 
 
-def expected_law(index, params):
+def target_distribution(index, params):
     last, output = context_of(index)
     return naive_distribution(TARGET[last], PROMPT + output, len(PROMPT), params)
 
 
-def chi_square(counts, law):
+def chi_square(counts, distribution):
     """Return the p-value of counts under {token: probability}; 0 if an impossible token was emitted."""
-    expected = np.array([law.get(token, 0.0) for token in range(VOCAB)])
+    expected = np.array([distribution.get(token, 0.0) for token in range(VOCAB)])
     if counts[expected == 0].sum() > 0:
         return 0.0
     possible = expected > 0
@@ -80,7 +80,7 @@ def chi_square(counts, law):
 
 def propose(rule, kind, params, prompt):
     """Return the speculation of two tokens that the draft of this kind makes after the prompt."""
-    tokens, laws = [], []
+    tokens, distributions = [], []
     for _ in range(2):
         context = prompt + tokens
         position = len(context)
@@ -90,14 +90,14 @@ def propose(rule, kind, params, prompt):
             tokens.append(int(noise.uniform(SEED, position, noise.Stream.DRAFT) * VOCAB))
         else:
             logits = (GOOD if kind == "good" else BAD)[context[-1]]
-            token, law = draft_sample(rule, logits, context, len(prompt), params, SEED, position)
+            token, q = draft_sample(rule, logits, context, len(prompt), params, SEED, position)
             tokens.append(token)
-            laws.append(law)
+            distributions.append(q)
     if kind == "ngram":
         return Speculation.chosen(tokens)
     if kind == "random":
         return Speculation.uniform(tokens, VOCAB)
-    return Speculation(tuple(tokens), tuple(laws) if rule == "rejection" else ())
+    return Speculation(tuple(tokens), tuple(distributions) if rule == "rejection" else ())
 
 
 @pytest.mark.parametrize("rule", ["coupled", "rejection"])
@@ -112,11 +112,11 @@ def test_emitted_distribution_is_the_targets(rule, kind, truncation, temperature
     chosen = np.append(NGRAM, NGRAM[PROMPT[-1]])
     emitted = run_rounds(rule, target, table, chosen, VOCAB, randomness, VOCAB)
 
-    assert chi_square(np.bincount(emitted[0], minlength=VOCAB), expected_law(VOCAB, params)) > 1e-4
+    assert chi_square(np.bincount(emitted[0], minlength=VOCAB), target_distribution(VOCAB, params)) > 1e-4
     for first in range(VOCAB):
         second = emitted[1, (emitted[0] == first) & (emitted[1] >= 0)]
         if len(second) > 500:
-            assert chi_square(np.bincount(second, minlength=VOCAB), expected_law(first, params)) > 1e-4
+            assert chi_square(np.bincount(second, minlength=VOCAB), target_distribution(first, params)) > 1e-4
 
     for index in range(CHECKED):
         # Long enough to put the round at its position; the penalties see the same set of tokens as in PROMPT.
@@ -131,15 +131,15 @@ def test_emitted_distribution_is_the_targets(rule, kind, truncation, temperature
 
 
 def test_the_chi_square_test_finds_a_bias_of_one_percent():
-    """The sample is large enough: a law that is off by 0.01 in total variation is rejected."""
+    """The sample is large enough: a distribution that is off by 0.01 in total variation is rejected."""
     rng = np.random.default_rng(0)
     params = SamplingParams()
-    law = expected_law(VOCAB, params)
-    order = sorted(law, key=law.__getitem__)
+    true = target_distribution(VOCAB, params)
+    order = sorted(true, key=true.__getitem__)
     for heavier, lighter in ((order[-1], order[-2]), (order[0], order[-1]), (order[2], order[3])):
-        biased = dict(law)
+        biased = dict(true)
         biased[heavier] += 0.01
         biased[lighter] -= 0.01
         sample = rng.multinomial(ROUNDS, [biased[token] for token in range(VOCAB)])
-        assert chi_square(sample, law) < 1e-4
-        assert chi_square(rng.multinomial(ROUNDS, [law[token] for token in range(VOCAB)]), law) > 1e-4
+        assert chi_square(sample, true) < 1e-4
+        assert chi_square(rng.multinomial(ROUNDS, [true[token] for token in range(VOCAB)]), true) > 1e-4

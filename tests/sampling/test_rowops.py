@@ -1,14 +1,16 @@
 """Row operations: the compiled ones equal the NumPy definition in every token and every bit."""
 
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
-from sonoran.sampling import noise, portable, reference, rowops
-from sonoran.sampling.reference import Cut
-
-native = pytest.mark.skipif(not rowops.NATIVE, reason="the extension is not built")
+from sonoran.sampling import rowops
+from sonoran.sampling.rowops import Cut
+from tests.oracles import portable
+from tests.oracles import rowops as reference
 
 
 def make_row(rng, size):
@@ -32,7 +34,6 @@ def make_cut(rng):
     )
 
 
-@native
 @pytest.mark.parametrize("size", [1, 2, 63, 64, 65, 200, 1000, 4097])
 def test_native_equals_reference(size):
     rng = np.random.default_rng(size)
@@ -55,9 +56,9 @@ def test_native_equals_reference(size):
         bits, token = int(rng.integers(2**52)), int(rng.integers(-1, size + 1))
         assert rowops.inverse_sample(row, cut, bits) == reference.inverse_sample(row, cut, bits)
         assert rowops.mass(row, cut, token) == reference.mass(row, cut, token)
+        assert rowops.logsumexp(row) == reference.logsumexp(row)
 
 
-@native
 @pytest.mark.parametrize("spread", [0.02, 2.5, 8.0])
 def test_native_equals_reference_on_a_large_vocabulary(spread):
     rng = np.random.default_rng(8)
@@ -70,13 +71,35 @@ def test_native_equals_reference_on_a_large_vocabulary(spread):
             assert np.array_equal(found, expected)
 
 
-@native
-def test_native_noise_equals_reference():
-    from sonoran import _native
+def test_native_weights_equal_reference():
+    rng = np.random.default_rng(5)
+    x = np.concatenate([-(10.0 ** rng.uniform(-12, 3, 100_000)), [0.0, -0.0, -40.0, -32.0, -np.inf]])
+    found = rowops.weights(x)
+    assert found.dtype == np.int64
+    assert np.array_equal(found, portable.weights(x))
+    assert np.array_equal(rowops.weights(x[::-3]), portable.weights(x[::-3]))
 
-    ids = np.random.default_rng(0).integers(0, portable.MAX_VOCAB, 5000).astype(np.int32)
-    for seed, position in ((0, 0), (2**64 - 1, 2**40 + 3)):
-        assert np.array_equal(_native.sampling_gumbel(seed, position, ids), noise.gumbel(seed, position, ids))
+
+SYMBOLS = [
+    "argmax",
+    "top",
+    "select",
+    "coupled_top",
+    "inverse",
+    "mass",
+    "weights",
+    "logsumexp",
+    "words",
+    "gumbel",
+]
+
+
+@pytest.mark.parametrize("symbol", SYMBOLS)
+def test_an_extension_without_an_operation_is_refused_at_import(symbol):
+    code = f"import sonoran._native as n; del n.sampling_{symbol}; import sonoran.sampling.rowops"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.returncode != 0
+    assert f"ImportError: cannot import name 'sampling_{symbol}'" in result.stderr
 
 
 def test_weights_are_the_exponential():

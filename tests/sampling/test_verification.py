@@ -6,15 +6,15 @@ import pytest
 from sonoran.errors import ConfigError, NumericsError
 from sonoran.sampling import (
     EMPTY,
-    PointLaw,
+    PointMass,
     SamplingParams,
-    SparseLaw,
+    SparseDistribution,
     Speculation,
-    UniformLaw,
-    distribution,
+    UniformDistribution,
     token_logprob,
     verify,
 )
+from tests.sampling.sampled import sampled_distribution
 from tests.sampling.toy import EOS, Toy, decode, model_drafter, ngram_drafter, random_drafter
 
 VOCAB = 12
@@ -62,8 +62,8 @@ def test_greedy_text_is_the_same_under_both_rules(values, rule):
     params = SamplingParams(**values)
     expected = list(PROMPT)
     for _ in range(80):
-        law = distribution(TARGET.row(expected), expected, len(PROMPT), params, EOS)
-        expected.append(int(law.ids[0]))
+        found = sampled_distribution(TARGET.row(expected), expected, len(PROMPT), params, EOS)
+        expected.append(int(found.ids[0]))
     for kind, drafter in drafters(rule, params, 5).items():
         found, _, _ = decode(TARGET, drafter, [3, 5], PROMPT, params, 5, 80, rule)
         assert found == expected, kind
@@ -103,8 +103,8 @@ def test_acceptance_under_common_noise_is_at_least_the_bound():
     rng = np.random.default_rng(6)
     p, q = (rng.normal(size=8).astype(np.float32) for _ in range(2))
     params = SamplingParams()
-    laws = [distribution(row, [], 0, params).probabilities for row in (p, q)]
-    distance = 0.5 * np.abs(laws[0] - laws[1]).sum()
+    both = [sampled_distribution(row, [], 0, params).probabilities for row in (p, q)]
+    distance = 0.5 * np.abs(both[0] - both[1]).sum()
     same = [
         verify("coupled", p[None], [0] * n, 0, EMPTY, params, 4, ()).tokens
         == verify("coupled", q[None], [0] * n, 0, EMPTY, params, 4, ()).tokens
@@ -142,13 +142,13 @@ def test_impossible_proposals_are_rejected_not_fatal():
         assert verify("rejection", rows, PROMPT, 3, Speculation.chosen([token]), params, 1, ()).accepted == 0
 
 
-def test_equal_laws_never_leave_an_empty_residual():
+def test_equal_distributions_never_leave_an_empty_residual():
     """When only rounding makes p < q, the fallback draws from p instead of dividing by zero."""
     row = np.zeros((2, 4), np.float32)
-    law = SparseLaw(np.arange(4, dtype=np.int32), np.full(4, 0.25 * (1 + 1e-3)))
+    q = SparseDistribution(np.arange(4, dtype=np.int32), np.full(4, 0.25 * (1 + 1e-3)))
     params = SamplingParams()
     tokens = [
-        verify("rejection", row, [0] * n, 0, Speculation((n % 4,), (law,)), params, 1, ()).tokens[0]
+        verify("rejection", row, [0] * n, 0, Speculation((n % 4,), (q,)), params, 1, ()).tokens[0]
         for n in range(8_000)
     ]
     assert np.bincount(tokens, minlength=4) == pytest.approx(2000, abs=200)
@@ -158,11 +158,14 @@ def test_equal_laws_never_leave_an_empty_residual():
     ("speculation", "fragment"),
     [
         (Speculation((1,)), "got none"),
-        (Speculation((1,), (SparseLaw(np.array([2], np.int32), np.ones(1)),)), "token 1 has probability 0"),
-        (Speculation((5,), (UniformLaw(5),)), "token 5 has probability 0"),
+        (
+            Speculation((1,), (SparseDistribution(np.array([2], np.int32), np.ones(1)),)),
+            "token 1 has probability 0",
+        ),
+        (Speculation((5,), (UniformDistribution(5),)), "token 5 has probability 0"),
     ],
 )
-def test_rejection_needs_a_law_that_can_be_true(speculation, fragment):
+def test_rejection_needs_a_distribution_that_can_be_true(speculation, fragment):
     rows = np.zeros((2, 6), np.float32)
     with pytest.raises(ConfigError, match=fragment):
         verify("rejection", rows, PROMPT, 3, speculation, SamplingParams(), 1, ())
@@ -171,7 +174,7 @@ def test_rejection_needs_a_law_that_can_be_true(speculation, fragment):
 def test_shapes_are_checked():
     with pytest.raises(ConfigError, match="1 proposed tokens need 2 rows"):
         verify("coupled", np.zeros((1, 6), np.float32), PROMPT, 3, Speculation((1,)), SamplingParams(), 1, ())
-    with pytest.raises(ConfigError, match="2 tokens has 1 laws"):
-        Speculation((1, 2), (PointLaw(),))
+    with pytest.raises(ConfigError, match="2 tokens needs one distribution each, got 1"):
+        Speculation((1, 2), (PointMass(),))
     with pytest.raises(NumericsError):
         verify("coupled", np.full((1, 6), np.nan, np.float32), PROMPT, 3, EMPTY, SamplingParams(), 1, ())

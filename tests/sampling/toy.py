@@ -47,13 +47,13 @@ def decode(target, drafter, lengths, prompt, params, seed, count, rule):
 
 def model_drafter(model, rule, params, seed):
     def draft(tokens, length, prompt_length):
-        context, laws = list(tokens), []
+        context, distributions = list(tokens), []
         for _ in range(length):
             row, position = model.row(context), len(context)
-            token, law = draft_sample(rule, row, context, prompt_length, params, seed, position, EOS)
+            token, q = draft_sample(rule, row, context, prompt_length, params, seed, position, EOS)
             context.append(token)
-            laws.append(law)
-        return Speculation(tuple(context[len(tokens) :]), tuple(laws) if rule == "rejection" else ())
+            distributions.append(q)
+        return Speculation(tuple(context[len(tokens) :]), tuple(distributions) if rule == "rejection" else ())
 
     return draft
 

@@ -1,15 +1,18 @@
-"""Backups: what is chosen and why, and that random proposals are what they declare."""
+"""Backups: what is chosen and why, what is topped up, and that random proposals are what they declare."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sonoran.errors import ConfigError
 from sonoran.sampling.params import SamplingParams
-from sonoran.sampling.proposals import UniformLaw
+from sonoran.sampling.proposals import UniformDistribution
 from sonoran.sampling.verification import verify
-from sonoran.ssd.backup import BackupPolicy, random_proposal
+from sonoran.ssd import backup
+from sonoran.ssd.backup import BackupPolicy, Pace, random_proposal, top_up_goals
 from sonoran.ssd.statistics import OutcomeStatistics
 from sonoran.theory.speedup import critical_batch_size
 from sonoran.types import Outcome
@@ -17,15 +20,15 @@ from sonoran.types import Outcome
 
 def seen(counts: dict[str, tuple[int, int, float]]) -> OutcomeStatistics:
     """Statistics after (rounds, accepted tokens in each, hit rate) per origin, K = 4."""
-    statistics = OutcomeStatistics(max_tokens=4, decay=1.0)
+    statistics = OutcomeStatistics()
     for origin, (rounds, accepted, hit_rate) in counts.items():
         for i in range(rounds):
             statistics.observe(origin, 4, Outcome(accepted, 0), hit=i < hit_rate * rounds)
     return statistics
 
 
-def policy(statistics: OutcomeStatistics, draft_ms: float = 50.0, **options: int) -> BackupPolicy:
-    result = BackupPolicy("auto", statistics, 4, **options)
+def policy(statistics: OutcomeStatistics, draft_ms: float = 50.0) -> BackupPolicy:
+    result = BackupPolicy("auto", statistics, 4)
     result.observe_latency(verification_ms=100.0, draft_ms=draft_ms)
     return result
 
@@ -92,11 +95,12 @@ def test_a_better_next_round_counts() -> None:
     assert choice(0.0) == ["draft"]
 
 
-def test_exploration_keeps_both_alive_and_is_reproducible() -> None:
+def test_exploration_keeps_both_alive_and_is_reproducible(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backup, "EXPLORE_EVERY", 8)
     statistics = seen({"primary": (200, 4, 0.9), "draft": (40, 4, 0.9), "ngram": (90, 4, 0.9)})
     runs = []
     for _ in range(2):
-        explorer = policy(statistics, explore_every=8)
+        explorer = policy(statistics)
         runs.append([explorer.choose(4, [True])[0] for _ in range(32)])
     assert runs[0] == runs[1]
     assert runs[0].count("draft") == 4
@@ -119,7 +123,7 @@ def test_random_proposals_reproduce_and_are_uniform() -> None:
     # Random access: the token of a position does not depend on where the proposal started.
     assert random_proposal(3, 12, 2, 1000).tokens == first.tokens[2:4]
     assert random_proposal(4, 10, 6, 1000).tokens != first.tokens
-    assert first.laws == (UniformLaw(1000),) * 6
+    assert first.distributions == (UniformDistribution(1000),) * 6
     counts = np.bincount([random_proposal(5, i, 1, 7).tokens[0] for i in range(7000)], minlength=7)
     # 99.99 % quantile of chi-square with 6 degrees of freedom is 27.9.
     assert float(np.sum((counts - 1000) ** 2 / 1000)) < 27.9
@@ -142,9 +146,48 @@ def test_random_proposals_are_lossless_under_rejection() -> None:
 def test_bad_parameters_are_refused() -> None:
     with pytest.raises(ConfigError, match="did you mean 'ngram'"):
         BackupPolicy("n-gram", OutcomeStatistics(), 4)
-    with pytest.raises(ConfigError, match="explore_every >= 2"):
-        BackupPolicy("auto", OutcomeStatistics(), 4, explore_every=1)
     with pytest.raises(ConfigError, match="2 rows of a batch of 1"):
         BackupPolicy("auto", OutcomeStatistics(), 4).choose(1, [True, True])
     with pytest.raises(ConfigError, match="vocab_size must be >= 1"):
         random_proposal(0, 0, 1, 0)
+
+
+def test_a_good_draft_is_waited_for_and_a_bad_one_is_not() -> None:
+    # One token per 10 ms; a pass takes 6 ms, so a token is worth waiting for above a probability of 0.6.
+    assert top_up_goals([1], [4], 0.95, 0.1, lambda n: 6.0) == [4]
+    assert top_up_goals([1], [4], 0.8, 0.1, lambda n: 6.0) == [2]  # 0.64 pays, 0.512 does not
+    assert top_up_goals([1], [4], 0.5, 0.1, lambda n: 6.0) == [1]
+
+
+def test_a_batch_shares_the_pass() -> None:
+    assert top_up_goals([1], [2], 0.7, 0.1, lambda n: 6.0) == [1]
+    assert top_up_goals([1, 1, 2], [2, 2, 2], 0.7, 0.1, lambda n: 6.0) == [2, 2, 2]
+
+
+def test_without_experience_everything_is_drafted() -> None:
+    assert top_up_goals([0, 3], [4, 4], 0.1, Pace().rate, lambda n: 6.0) == [4, 4]
+
+
+def test_the_pace_follows_the_last_rounds() -> None:
+    pace = Pace()
+    for _ in range(100):
+        pace.observe(4, 50.0)
+    assert pace.rate == pytest.approx(0.08)
+    for _ in range(100):
+        pace.observe(2, 50.0)
+    assert pace.rate == pytest.approx(0.04, rel=1e-3)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8)), max_size=6),
+    st.floats(0.0, 1.0),
+    st.floats(0.0, 1.0),
+    st.floats(0.0, 50.0),
+)
+def test_goals_lie_between_what_is_there_and_what_is_wanted(
+    pairs: list[tuple[int, int]], acceptance: float, rate: float, pass_ms: float
+) -> None:
+    drafted, wanted = [p[0] for p in pairs], [p[1] for p in pairs]
+    found = top_up_goals(drafted, wanted, acceptance, rate, lambda n: pass_ms)
+    for length, there, most in zip(found, drafted, wanted, strict=True):
+        assert there <= length <= max(there, most)

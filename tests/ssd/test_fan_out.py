@@ -1,17 +1,37 @@
-"""Fan-out rules: the reference vectors, sums, and optimality against brute force."""
+"""Fan-out: the reference vectors, sums, optimality against brute force, and the policy that keeps the lists."""
 
 from __future__ import annotations
 
 import itertools
+from typing import get_args
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sonoran.config import FanOutRule
 from sonoran.errors import ConfigError
-from sonoran.ssd.fan_out import geometric, geometric_shares, largest_remainder, measured, resize, uniform
-from sonoran.theory.distributions import concave_majorant, expected_hit_rate, geometric_lengths, power_law_cdf
+from sonoran.ssd import fan_out as module
+from sonoran.ssd.fan_out import (
+    FanOutPolicy,
+    geometric,
+    geometric_shares,
+    largest_remainder,
+    likeliest,
+    measured,
+    resize,
+    uniform,
+)
+from sonoran.ssd.outcomes import outcome_probabilities
+from sonoran.ssd.statistics import ORIGINS, OutcomeStatistics
+from sonoran.theory.distributions import (
+    concave_majorant,
+    expected_hit_rate,
+    length_distribution,
+    power_law_cdf,
+)
+from sonoran.types import Outcome
 
 # B, K, a, r, real values, largest remainder, model hit rate geometric / uniform
 VECTORS = [
@@ -35,10 +55,10 @@ def test_reference_vectors(
 ) -> None:
     assert geometric_shares(b, k, a, r) == pytest.approx(real, abs=6e-4)
     assert geometric(b, k, a, r) == rounded
-    lengths, law = geometric_lengths(k, a), lambda f: 1.0 - f**-r
-    assert sum(p * law(f) for p, f in zip(lengths, real, strict=True)) == pytest.approx(hit, abs=1e-4)
+    lengths, h = length_distribution([a], k), lambda f: 1.0 - f**-r
+    assert sum(p * h(f) for p, f in zip(lengths, real, strict=True)) == pytest.approx(hit, abs=1e-4)
     even = b / (k + 1)
-    assert sum(p * law(even) for p in lengths) == pytest.approx(hit_uniform, abs=1e-4)
+    assert sum(p * h(even) for p in lengths) == pytest.approx(hit_uniform, abs=1e-4)
 
 
 def test_limits_of_theorem_12() -> None:
@@ -53,9 +73,9 @@ def test_limits_of_theorem_12() -> None:
 def test_measured_histogram_of_a_published_run() -> None:
     fan_out = measured(24, HISTOGRAM, [concave_majorant(power_law_cdf(1.93, 24))] * 8)
     assert fan_out == [3, 3, 3, 3, 2, 2, 2, 6]
-    law = [power_law_cdf(1.93, 24)] * 8
-    assert expected_hit_rate(fan_out, HISTOGRAM, law) == pytest.approx(0.908, abs=1e-3)
-    assert expected_hit_rate(uniform(24, 7), HISTOGRAM, law) == pytest.approx(0.880, abs=1e-3)
+    cdfs = [power_law_cdf(1.93, 24)] * 8
+    assert expected_hit_rate(fan_out, HISTOGRAM, cdfs) == pytest.approx(0.908, abs=1e-3)
+    assert expected_hit_rate(uniform(24, 7), HISTOGRAM, cdfs) == pytest.approx(0.880, abs=1e-3)
 
 
 budgets = st.integers(0, 80)
@@ -64,7 +84,7 @@ lookaheads = st.integers(0, 12)
 
 @given(budgets, lookaheads, st.floats(0.0, 1.0), st.floats(0.05, 5.0))
 def test_every_rule_spends_the_budget(b: int, k: int, a: float, r: float) -> None:
-    lengths = geometric_lengths(k, a)
+    lengths = length_distribution([a], k)
     cdfs = [concave_majorant(power_law_cdf(r, 16))] * (k + 1)
     for fan_out in (uniform(b, k), geometric(b, k, a, r), measured(b, lengths, cdfs)):
         assert len(fan_out) == k + 1
@@ -74,7 +94,7 @@ def test_every_rule_spends_the_budget(b: int, k: int, a: float, r: float) -> Non
 
 @given(st.integers(1, 40), st.integers(1, 10), st.floats(0.01, 0.99), st.floats(0.1, 4.0))
 def test_geometric_follows_the_probability_of_the_position(b: int, k: int, a: float, r: float) -> None:
-    fan_out, lengths = geometric(b, k, a, r), geometric_lengths(k, a)
+    fan_out, lengths = geometric(b, k, a, r), length_distribution([a], k)
     for i, j in itertools.permutations(range(k + 1), 2):
         if lengths[i] > lengths[j]:
             assert fan_out[i] >= fan_out[j] - 1
@@ -105,23 +125,6 @@ def test_greedy_is_optimal_for_concave_cdfs(problem: tuple[int, list[float], lis
     assert expected_hit_rate(measured(budget, lengths, cdfs), lengths, cdfs) == pytest.approx(best, abs=1e-12)
 
 
-@given(st.lists(st.floats(0.0, 1.0), min_size=1, max_size=12))
-def test_concave_majorant(gains: list[float]) -> None:
-    cdf = np.concatenate([[0.0], np.cumsum(gains)])
-    hull = concave_majorant(cdf)
-    assert np.all(hull >= cdf - 1e-12)
-    assert np.all(np.diff(hull, 2) <= 1e-12)
-    assert hull[[0, -1]] == pytest.approx(cdf[[0, -1]])
-    # Least: no point of the hull lies above every chord of the original.
-    for i in range(len(cdf)):
-        chords = [
-            cdf[a] + (cdf[b] - cdf[a]) * (i - a) / (b - a) if b > a else cdf[i]
-            for a in range(i + 1)
-            for b in range(i, len(cdf))
-        ]
-        assert hull[i] == pytest.approx(max(chords), abs=1e-12)
-
-
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=9))
 def test_largest_remainder_keeps_integers(shares: list[int]) -> None:
     assert largest_remainder([s * (1.0 - 1e-14) for s in shares], sum(shares)) == shares
@@ -150,3 +153,85 @@ def test_bad_parameters_are_refused() -> None:
         uniform(-1, 3)
     with pytest.raises(ConfigError, match="as many cdfs"):
         measured(4, [0.5, 0.5], [[0.0, 1.0]])
+
+
+@given(
+    st.sampled_from([r for r in get_args(FanOutRule) if r != "explicit"]),
+    st.sampled_from(ORIGINS),
+    st.integers(0, 8),
+    st.integers(1, 40),
+    st.lists(st.tuples(st.sampled_from(ORIGINS), st.integers(0, 4), st.integers(0, 9)), max_size=40),
+)
+def test_every_list_spends_the_budget(rule: str, origin: str, k: int, budget: int, seen: list) -> None:
+    statistics = OutcomeStatistics()
+    policy = FanOutPolicy(statistics, rule, budget)
+    for observed, accepted, rank in seen:
+        statistics.observe(observed, 4, Outcome(accepted, 0), rank)
+        fan_out = policy.list_for(origin, k)
+        assert len(fan_out) == k + 1
+        assert sum(fan_out) == budget
+    assert sum(policy.list_for(origin, k, budget=3)) == 3
+
+
+def test_lists_differ_by_origin_and_follow_the_statistics() -> None:
+    statistics = OutcomeStatistics()
+    policy = FanOutPolicy(statistics, "measured", 8)
+    cold = policy.list_for("primary", 3)
+    assert policy.list_for("random", 3) == [8, 0, 0, 0]  # random tokens are never accepted
+    for _ in range(module.REFRESH - 1):
+        statistics.observe("primary", 3, Outcome(3, 0), 1)
+    assert policy.list_for("primary", 3) == cold  # not yet refreshed
+    for _ in range(200):
+        statistics.observe("primary", 3, Outcome(0, 0), 1)
+        statistics.observe("ngram", 3, Outcome(3, 0), 5)
+    assert policy.list_for("primary", 3)[0] > cold[0]
+    assert policy.list_for("ngram", 3)[3] > policy.list_for("primary", 3)[3]
+    policy.list_for("primary", 3)[0] = 99
+    assert policy.list_for("primary", 3)[0] != 99  # callers get their own copy
+
+
+def test_explicit_lists() -> None:
+    policy = FanOutPolicy(OutcomeStatistics(), "explicit", 8, primary=[1, 1, 1, 3], backup=[4, 1, 0, 1])
+    assert policy.list_for("primary", 3) == [1, 1, 1, 3]
+    assert policy.list_for("primary", 1) == [1, 3]
+    assert policy.list_for("draft", 3) == [4, 1, 0, 1]
+    alone = FanOutPolicy(OutcomeStatistics(), "explicit", 8, primary=[2, 2])
+    assert alone.list_for("ngram", 1) == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"rule": "geometrik"}, "did you mean 'geometric'"),
+        ({"budget": 0}, "budget must be >= 1, got 0"),
+        ({"rule": "explicit"}, "needs a list after primary"),
+        ({"primary": [1, 1]}, "the others take none"),
+        ({"rule": "explicit", "primary": [1, -1]}, "integers >= 0"),
+        ({"backup": [1, 1]}, "needs one after primary"),
+    ],
+)
+def test_bad_policies_are_refused(options: dict, text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        FanOutPolicy(OutcomeStatistics(), **{"rule": "measured", "budget": 8, **options})
+
+
+def log(*chances: float) -> np.ndarray:
+    return np.log(np.array(chances))
+
+
+def test_guesses_go_where_this_text_is_weak() -> None:
+    sure, torn = log(0.98, 0.015, 0.005), log(0.5, 0.45, 0.05)
+    weak_first = outcome_probabilities([torn, sure, log(0.99, 0.01)], "coupled")
+    weak_later = outcome_probabilities([sure, torn, log(0.99, 0.01)], "coupled")
+    assert likeliest([weak_first], 3) == [[2, 0, 1]]
+    assert likeliest([weak_later], 2) == [[0, 1, 1]]
+
+
+def test_a_budget_is_shared_by_need_and_all_accepted_is_always_guessed() -> None:
+    sure = outcome_probabilities([log(0.99, 0.01), log(0.99, 0.01)], "coupled")
+    torn = outcome_probabilities([log(0.3, 0.25, 0.25, 0.2), log(0.5, 0.5)], "coupled")
+    assert likeliest([sure, torn], 5) == [[0, 1], [3, 1]]
+    assert likeliest([torn], 1) == [[0, 1]]
+    assert likeliest([sure, torn], 100) == [[1, 2], [3, 2]]
+    with pytest.raises(ConfigError, match="too few for 2 sequences"):
+        likeliest([sure, torn], 1)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sonoran.errors import ConfigError
-from sonoran.sampling.proposals import PointLaw
+from sonoran.sampling.proposals import PointMass
 from sonoran.ssd.ngram import NgramIndex
 
 
@@ -50,7 +50,7 @@ def test_by_hand() -> None:
 def test_proposals_are_point_masses() -> None:
     speculation = NgramIndex([1, 2, 3, 1, 2]).propose(2)
     assert speculation.tokens == (3, 1)
-    assert speculation.laws == (PointLaw(), PointLaw())
+    assert speculation.distributions == (PointMass(), PointMass())
     assert len(NgramIndex([1, 2, 3, 1, 2]).propose(0)) == 0
 
 

@@ -2,146 +2,127 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
 from sonoran.backends.base import Rows
-from sonoran.backends.rows import TrunkPart, trunk_rows
+from sonoran.engine.drafter import DraftRequest
+from sonoran.sampling.drafts import draft_sample
 from sonoran.sampling.params import SamplingParams, VerificationRule
-from sonoran.sampling.verification import Speculation, draft_sample, verify
-from sonoran.ssd.cache import SpeculationCache
-from sonoran.ssd.fan_out import FanOutPolicy
-from sonoran.ssd.outcomes import bonus_rank, predict_outcomes, rank_rows
-from sonoran.ssd.statistics import OutcomeStatistics
-from sonoran.ssd.tree import TreePart, build_tree, tree_rows
-from sonoran.types import Origin, Outcome
+from sonoran.sampling.proposals import Speculation
+from sonoran.ssd.outcomes import bonus_rank, rank_rows
+from sonoran.ssd.sequence import DraftSequence
+from sonoran.types import Outcome
+from tests.engine.helpers import alone, engine, run, texts
 from tests.toy_backend import ToyBackend
+from tests.toy_tokenizer import ToyTokenizer
+from tests.worker.local import LocalDrafter, toy_model
 
-BLOCK, VOCAB, BUDGET = 4, 64, 6
-
-
-@dataclass
-class Sequence:
-    context: list[int]
-    prompt: int
-    k: int
-    params: SamplingParams
-    seed: int
-    table: list[int]
-    scratch: list[int]
-    valid: int = 0  # draft positions whose keys and values are those of the context
-    origin: Origin = "draft"
-    speculation: Speculation = field(default_factory=Speculation)
-    ranked: list[list[int]] = field(default_factory=list)
-    fan_out: list[int] = field(default_factory=list)
-
-    def sample(self, rule: VerificationRule, row: np.ndarray, extra: list[int]) -> tuple:
-        prefix = self.context + extra
-        return draft_sample(rule, row, prefix, self.prompt, self.params, self.seed, len(prefix))
+BLOCK, VOCAB, BUDGET, K = 4, 64, 6, 3
+EOS = ToyTokenizer().eos_ids
 
 
-def logits_after(salt: int, tokens: list[int], wanted: int) -> np.ndarray:
-    """Logits of the last ``wanted`` positions, from scratch and without branches."""
-    n, model = len(tokens), ToyBackend(vocab_size=VOCAB, block_size=BLOCK, salt=salt, noise=0.8)
+def logits_after(tokens: Sequence[int], wanted: int) -> np.ndarray:
+    """The draft's logits of the last ``wanted`` positions, from scratch and without branches."""
+    n, model = len(tokens), ToyBackend(vocab_size=VOCAB, block_size=BLOCK, salt=1, noise=0.8)
     table = np.arange(model.num_blocks, dtype=np.int32)[None, ::-1]
     wants = (np.arange(n) >= n - wanted).astype(np.int32)
-    return model.forward(Rows.trunk(tokens, np.arange(n), np.zeros(n, np.int32), table, BLOCK, wants))
+    return model.forward(Rows.trunk(list(tokens), np.arange(n), np.zeros(n, np.int32), table, BLOCK, wants))
 
 
-def just_in_time(rule: VerificationRule, s: Sequence, extra: list[int]) -> Speculation:
-    tokens, laws = [], []
-    for _ in range(s.k):
-        row = logits_after(1, s.context + extra + tokens, 1)[0]
-        token, law = s.sample(rule, row, extra + tokens)
-        tokens.append(token)
-        laws.append(law)
-    return Speculation(tuple(tokens), tuple(laws) if rule == "rejection" else ())
+def from_scratch(request: DraftRequest, count: int) -> Speculation:
+    """What the draft proposes when it reads the whole text and drafts token by token."""
+    text, distributions = list(request.tokens), []
+    for _ in range(count):
+        row, params = logits_after(text, 1)[0], request.params
+        token, q = draft_sample(
+            params.verification, row, text, request.prompt_length, params, request.seed, len(text), EOS
+        )
+        text.append(token)
+        distributions.append(q)
+    drafted = tuple(text[len(request.tokens) :])
+    return Speculation(drafted, tuple(distributions) if request.params.verification == "rejection" else ())
 
 
-def draft_round(
-    rule: VerificationRule,
-    draft: ToyBackend,
-    sequences: list[Sequence],
-    cache: SpeculationCache,
-    policy: FanOutPolicy,
-) -> None:
-    parts = [
-        TrunkPart([*s.context[s.valid :], *s.speculation.tokens], s.valid, s.k + 1, s.table)
-        for s in sequences
-    ]
-    logits = np.split(draft.forward(trunk_rows(parts, BLOCK)), np.cumsum([p.num_logits for p in parts])[:-1])
-    trees = []
-    for i, (s, rows) in enumerate(zip(sequences, logits, strict=True)):
-        sent, n = list(s.speculation.tokens), len(s.context)
-        assert np.array_equal(rows, logits_after(1, s.context + sent, s.k + 1))
-        s.ranked = rank_rows(rule, rows, sent, [16] * (s.k + 1), s.context, s.prompt, s.params, s.seed)
-        s.fan_out = policy.list_for(s.origin, s.k)
-        outcomes = predict_outcomes(s.ranked, sent, s.fan_out)
-        cache.open(i, n, outcomes)
-        trees.append(TreePart(outcomes, n, s.k, s.table, s.scratch))
-    tree = build_tree(trees, BLOCK)
-    path = [[int(t)] for t in tree.first_tokens]
-    for step in range(max(s.k for s in sequences)):
-        active = tree.active(step)
-        rows = draft.forward(tree_rows(tree, step, np.array([path[b][-1] for b in active], np.int32)))
-        laws = {}
-        for b, row in zip(active, rows, strict=True):
-            s = sequences[tree.sequences[b]]
-            accepted = int(tree.positions[b]) - len(s.context)
-            token, laws[b] = s.sample(rule, row, [*s.speculation.tokens[:accepted], *path[b]])
-            path[b].append(token)
-        for i, s in enumerate(sequences):
-            mine = [b for b in active if tree.sequences[b] == i]
-            if mine:
-                drawn = [laws[b] for b in mine] if rule == "rejection" else []
-                assert cache.append(i, len(s.context), [path[b][-1] for b in mine], drawn)
+class Checked(LocalDrafter):
+    """Compares all that the worker says and guesses with the same computed from scratch."""
+
+    def sequence(self, request: DraftRequest) -> DraftSequence:
+        return self.worker.session.speculator._sequences[request.sequence_id]
+
+    def propose(self, requests: Sequence[DraftRequest]) -> list[Speculation]:
+        hits = [self.is_guessed(request) for request in requests]
+        found = super().propose(requests)
+        assert self.last_round is not None
+        for request, hit, speculation in zip(requests, hits, found, strict=True):
+            # What was ranked high enough is what the cache has.
+            assert (self.last_round.answers[request.sequence_id].origin == "primary") == hit
+            self.check_speculation(request, speculation)
+            self.check_guesses(request, speculation)
+        return found
+
+    def is_guessed(self, request: DraftRequest) -> bool:
+        """Whether the outcome is among those that the fan-out in force covers."""
+        s = self.sequence(request)
+        # Nothing was sent before the first token, which is the bonus token of an empty speculation.
+        outcome = request.outcome or Outcome(0, request.tokens[-1])
+        assert s.ranked is not None
+        rank = bonus_rank(s.ranked, s.sent.tokens, outcome)
+        return 1 <= rank <= s.fan_out[outcome.accepted]
+
+    def check_speculation(self, request: DraftRequest, speculation: Speculation) -> None:
+        """What was drafted beside the verification, or just in time, is what the draft would say now, down to q."""
+        assert len(speculation) == request.wanted
+        fresh = from_scratch(request, request.wanted)
+        assert speculation.tokens == fresh.tokens
+        for token, *both in zip(
+            speculation.tokens, speculation.distributions, fresh.distributions, strict=False
+        ):
+            mine, other = (q.on(np.arange(VOCAB), token) for q in both)
+            assert np.array_equal(mine, other)
+        assert len(speculation.distributions) == len(fresh.distributions)
+
+    def check_guesses(self, request: DraftRequest, speculation: Speculation) -> None:
+        """The trunk pass has read [bonus, s_1..s_K] behind the text, as ranking its rows shows."""
+        s, k, sent = self.sequence(request), len(speculation), list(speculation.tokens)
+        rows = logits_after([*request.tokens, *sent], k + 1)
+        about = (request.tokens, request.prompt_length, request.params, request.seed, EOS)
+        assert s.ranked == rank_rows(s.rule, rows, sent, [16] * (k + 1), *about)
+        assert sum(s.fan_out) == len(s.cache) == BUDGET
 
 
 @pytest.mark.parametrize("rule", ["coupled", "rejection"])
 def test_rounds(rule: VerificationRule) -> None:
-    draft = ToyBackend(vocab_size=VOCAB, block_size=BLOCK, num_blocks=64, salt=1, noise=0.8)
-    sequences = [
-        Sequence([3, 1, 4], 3, 3, SamplingParams(temperature=0.0), 11, list(range(16)), list(range(32, 38))),
-        Sequence([2, 7, 1, 8], 4, 2, SamplingParams(temperature=1.0, repetition_penalty=1.1), 12,
-                 list(range(16, 32)), list(range(38, 43))),
-    ]  # fmt: skip
-    statistics, cache = OutcomeStatistics(), SpeculationCache()
-    policy = FanOutPolicy(statistics, "measured", budget=BUDGET, refresh=4)
-    for s in sequences:
-        s.speculation = just_in_time(rule, s, [])
-    hits, lengths = 0, set()
-    for _ in range(12):
-        draft_round(rule, draft, sequences, cache, policy)
-        for i, s in enumerate(sequences):
-            n, sent = len(s.context), list(s.speculation.tokens)
-            target = logits_after(0, s.context + sent, s.k + 1)
-            verified = verify(rule, target, s.context, s.prompt, s.speculation, s.params, s.seed, ())
-            outcome = Outcome(verified.accepted, verified.bonus)
-            found = cache.take(i, n, outcome)
-            rank = bonus_rank(s.ranked, sent, outcome)
-            # Statistics and cache agree on what a hit is.
-            assert (found is not None) == (1 <= rank <= s.fan_out[outcome.accepted])
-            statistics.observe(s.origin, s.k, outcome, rank, hit=found is not None)
-            fresh = just_in_time(rule, s, verified.tokens)
-            if found is not None:
-                # What was drafted beside the verification is what the draft would say now, law by law.
-                assert found.tokens == fresh.tokens
-                for both in zip(found.laws, fresh.laws, strict=True):
-                    mine, other = (law.on(np.arange(VOCAB), found.tokens[0]) for law in both)
-                    assert np.array_equal(mine, other)
-            hits += found is not None
-            lengths.add(outcome.accepted)
-            s.context += verified.tokens
-            s.valid = n + outcome.accepted
-            s.origin, s.speculation = ("draft", fresh) if found is None else ("primary", found)
-    assert hits >= 6
-    assert len(lengths) >= 3
+    model = toy_model(salt=1, noise=0.8)
+    drafter = Checked(
+        model, num_speculative_tokens=K, fan_out="measured", budget=BUDGET, backup="draft", least_chance=0.0
+    )
+    core = engine(ToyBackend(noise=0.8), drafter, k=K)
+    jobs = [
+        ([3, 1, 4], SamplingParams(temperature=0.0, max_tokens=60, ignore_eos=True, verification=rule)),
+        (
+            [2, 7, 1, 8],
+            SamplingParams(
+                temperature=1.0,
+                seed=12,
+                max_tokens=60,
+                ignore_eos=True,
+                repetition_penalty=1.1,
+                num_speculative_tokens=2,
+                verification=rule,
+            ),
+        ),
+    ]
+    requests = run(core, *jobs)
+    found = core.statistics()["speculative_decoding"]
+    assert found["num_cache_hits"] >= 6
+    assert found["num_cache_hits"] < found["num_cache_lookups"]
+    assert sum(count > 0 for count in found["acceptance_histogram"]) >= 3
+    counters = drafter.worker.session.speculator.stats()
+    assert counters["hits"] == found["num_cache_hits"]
+    assert counters["hits"] + counters["misses"] == found["num_cache_lookups"]
     if rule == "coupled":
-        for s in sequences:
-            alone = s.context[: s.prompt]
-            while len(alone) < len(s.context):
-                row = logits_after(0, alone, 1)
-                alone += verify(rule, row, alone, s.prompt, Speculation(), s.params, s.seed, ()).tokens
-            assert alone == s.context
+        for job, request in zip(jobs, requests, strict=True):
+            assert texts([request])[0] == alone(*job, target=ToyBackend(noise=0.8))

@@ -11,15 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sonoran.errors import ConfigError
-from sonoran.sampling.distribution import distribution
+from sonoran.sampling import rowops
+from sonoran.sampling.logits import cut_of
 from sonoran.sampling.params import SamplingParams
-from sonoran.sampling.verification import Speculation, verify
-from sonoran.ssd.saguaro import leading_order, rejection_hit_rate, saguaro_sample, saguaro_scores
+from sonoran.sampling.proposals import Speculation
+from sonoran.sampling.verification import verify
+from sonoran.ssd.saguaro import leading_order, saguaro_sample, saguaro_scores
 
 STEPS_OF_C = (1.0, 0.8, 0.6, 0.4, 0.2, 0.1, 0.05, 0.0)
 
 
-def law(scores: np.ndarray) -> np.ndarray:
+def softmax(scores: np.ndarray) -> np.ndarray:
     weights = np.exp(scores - scores.max())
     return weights / weights.sum()
 
@@ -28,10 +30,35 @@ def acceptance(target: np.ndarray, draft: np.ndarray) -> float:
     return float(np.minimum(target, draft).sum())
 
 
+def rejection_hit_rate(
+    target: np.ndarray,
+    draft: np.ndarray,
+    order: np.ndarray,
+    fan_out: int,
+    *,
+    exclude_sent: bool = True,
+) -> float:
+    """Return the probability that the bonus token after a rejection is among the guesses.
+
+    ``target`` and ``draft`` are distributions of the position, ``order`` the draft's tokens from the likeliest on
+    (before sigma). The guesses are the first ``fan_out``; with ``exclude_sent`` the rejected token is
+    skipped, which admits the next one. 1 when nothing is ever rejected, as in the proof of Theorem 15.
+    """
+    residual, rejected = np.maximum(target - draft, 0.0), np.maximum(draft - target, 0.0)
+    if not residual.sum() > 0.0 or not rejected.sum() > 0.0:
+        return 1.0
+    residual, rejected = residual / residual.sum(), rejected / rejected.sum()
+    leading = order[:fan_out]
+    hit = float(residual[leading].sum())
+    if exclude_sent and fan_out < len(order):
+        hit += float(rejected[leading].sum() * residual[order[fan_out]])
+    return hit
+
+
 def test_definition_14() -> None:
     z = np.log([0.1, 0.4, 0.3, 0.2])
-    assert law(saguaro_scores(z, 2, 0.5)) == pytest.approx(np.array([0.1, 0.2, 0.15, 0.2]) / 0.65)
-    assert law(saguaro_scores(z, 2, 0.0)) == pytest.approx([1 / 3, 0, 0, 2 / 3])
+    assert softmax(saguaro_scores(z, 2, 0.5)) == pytest.approx(np.array([0.1, 0.2, 0.15, 0.2]) / 0.65)
+    assert softmax(saguaro_scores(z, 2, 0.0)) == pytest.approx([1 / 3, 0, 0, 2 / 3])
     assert saguaro_scores(z, 2, 1.0) == pytest.approx(z)
     assert saguaro_scores(z, 0, 0.0) == pytest.approx(z)
 
@@ -40,7 +67,7 @@ def test_theorem_19() -> None:
     target = np.array([0.48, 0.48, 0.02, 0.02])
     draft = np.array([0.49, 0.49, 0.01, 0.01])
     order = leading_order(np.log(draft))
-    changed = law(saguaro_scores(np.log(draft), 2, 47 / 147))
+    changed = softmax(saguaro_scores(np.log(draft), 2, 47 / 147))
     assert changed == pytest.approx([0.47, 0.47, 0.03, 0.03])
     assert acceptance(target, draft) == pytest.approx(0.98)
     assert acceptance(target, changed) == pytest.approx(0.98)
@@ -55,7 +82,7 @@ logit_lists = st.lists(st.floats(-6, 6), min_size=2, max_size=9)
 def contexts(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, int]:
     z = draw(logit_lists)
     t = draw(st.lists(st.floats(-6, 6), min_size=len(z), max_size=len(z)))
-    return np.array(z), law(np.array(t)), draw(st.integers(1, len(z)))
+    return np.array(z), softmax(np.array(t)), draw(st.integers(1, len(z)))
 
 
 @given(contexts())
@@ -63,7 +90,7 @@ def test_theorem_15_holds_for_fixed_guesses(context: tuple[np.ndarray, np.ndarra
     z, target, fan_out = context
     order = leading_order(z)
     rates = [
-        rejection_hit_rate(target, law(saguaro_scores(z, fan_out, c)), order, fan_out, exclude_sent=False)
+        rejection_hit_rate(target, softmax(saguaro_scores(z, fan_out, c)), order, fan_out, exclude_sent=False)
         for c in STEPS_OF_C
     ]
     if fan_out < len(z):
@@ -76,7 +103,7 @@ def test_theorem_15_fails_once_the_sent_token_is_excluded() -> None:
     # residual does not hold.
     target, z = np.array([0.5, 0.3, 0.2]), np.log([0.6, 0.2, 0.2])
     order = leading_order(z)
-    rates = [rejection_hit_rate(target, law(saguaro_scores(z, 1, c)), order, 1) for c in (1.0, 0.75, 0.0)]
+    rates = [rejection_hit_rate(target, softmax(saguaro_scores(z, 1, c)), order, 1) for c in (1.0, 0.75, 0.0)]
     assert rates[0] == pytest.approx(1.0)
     assert rates[1] < rates[0] - 0.1
 
@@ -87,11 +114,11 @@ def test_c_0_beats_c_1_in_nearly_every_context() -> None:
     better = 0
     for _ in range(200):
         z = 3.0 * rng.normal(size=1000)
-        target = law(z + rng.normal(size=1000))
+        target = softmax(z + rng.normal(size=1000))
         order = leading_order(z)
         for size in falls:  # the set is the guesses, or one more
             rates = [
-                rejection_hit_rate(target, law(saguaro_scores(z, size, c)), order, 3) for c in STEPS_OF_C
+                rejection_hit_rate(target, softmax(saguaro_scores(z, size, c)), order, 3) for c in STEPS_OF_C
             ]
             falls[size] += any(b < a - 1e-9 for a, b in itertools.pairwise(rates))
             if size == 3:
@@ -123,11 +150,10 @@ def test_all_the_mass_in_the_set() -> None:
     assert np.array_equal(saguaro_scores(scores, 1, 0.0), scores)
 
 
-def test_sampling_declares_the_law_it_used() -> None:
+def test_sampling_declares_the_distribution_it_used() -> None:
     logits = np.random.default_rng(1).normal(size=40).astype(np.float32) * 2
     params = SamplingParams(temperature=0.7)
-    base = distribution(logits, [0], 1, params)
-    expected = law(saguaro_scores(base.logprobs, 3, 0.25))
+    expected = softmax(saguaro_scores(rowops.select(logits, cut_of(params)).x, 3, 0.25))
     counts = np.zeros(40)
     for seed in range(4000):
         token, drawn = saguaro_sample(logits, [0], 1, params, seed, 1, 3, 0.25)
@@ -154,7 +180,7 @@ def test_it_is_lossless(c: float) -> None:
         token, drawn = saguaro_sample(draft[0], [0], 1, params, seed, 1, 2, c)
         verified = verify("rejection", rows, [0], 1, Speculation((token,), (drawn,)), params, seed, ())
         counts[verified.tokens[0]] += 1
-    expected = total * law(target[0].astype(np.float64))
+    expected = total * softmax(target[0].astype(np.float64))
     # 99.99 % quantile of chi-square with 5 degrees of freedom is 25.7.
     assert float(np.sum((counts - expected) ** 2 / expected)) < 25.7
 

@@ -1,8 +1,13 @@
+"""Times of a pass by its rows: a curve through measured points, and running means."""
+
+from __future__ import annotations
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sonoran.errors import PlanError
-from sonoran.planning.rounds.costs import Costs
-from sonoran.theory.latency import LatencyCurve
+from sonoran.theory.latency import LatencyCurve, RunningLatency
 
 
 def test_interpolates_and_extrapolates():
@@ -34,41 +39,25 @@ def test_refuses(points, message):
         LatencyCurve.of(points)
 
 
-def test_costs_fall_back_to_the_undisturbed_curves():
-    costs = Costs.from_mapping(
-        {
-            "target": {"1": 10.0, "5": 14.0},
-            "draft": {"1": 2.0},
-            "token_ms": 0.5,
-            "guess_ms": 0.25,
-            "row_ms": 0.1,
-        }
-    )
-    assert costs.verify_ms(3) == costs.verify_ms(3, beside=True) == 12.0
-    assert costs.draft_ms(2) == costs.tree_ms(2) == 3.0
-    assert costs.trunk_ms(4, 2) == 2.5
-    assert costs.after_pass_ms(5) == 0.5
-    assert costs.tree_ms(0) == 0.0
+def test_running_means_interpolate_and_grow_in_proportion() -> None:
+    latency = RunningLatency()
+    assert latency(7) == 0.0
+    latency.observe(4, 12.0)
+    assert not latency.known
+    assert [latency(rows) for rows in (1, 4, 8)] == [12.0, 12.0, 24.0]
+    latency.observe(1, 9.0)
+    latency.observe(8, 20.0)
+    assert latency.known
+    assert [latency(rows) for rows in (1, 2, 4, 6, 8, 16)] == [9.0, 10.0, 12.0, 16.0, 20.0, 40.0]
+    latency.observe(4, 22.0)
+    assert latency(4) == pytest.approx(13.0)
+    assert latency.as_dict() == {"1": 9.0, "4": pytest.approx(13.0), "8": 20.0}
 
 
-def test_costs_use_what_was_measured_beside():
-    costs = Costs.from_mapping(
-        {"target": {"1": 10.0}, "target_beside": {"1": 13.0}, "draft": {"1": 2.0}, "draft_beside": {"1": 3.0},
-         "tree": {"1": 4.0}, "trunk": {"1": 5.0}}
-    )  # fmt: skip
-    assert (costs.verify_ms(1), costs.verify_ms(1, beside=True)) == (10.0, 13.0)
-    assert (costs.draft_ms(1), costs.draft_ms(1, beside=True)) == (2.0, 3.0)
-    assert (costs.tree_ms(1), costs.trunk_ms(1)) == (4.0, 5.0)
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"target": {"1": 1.0}}, "costs need 'draft'"),
-        ({"target": {"1": 1.0}, "draft": {"1": 1.0}, "mesage_ms": 1.0}, "did you mean 'message_ms'"),
-        ({"target": {"1": 1.0}, "draft": {"1": 1.0}, "message_ms": -1.0}, "nearest valid value: 0"),
-    ],
-)
-def test_costs_refuse(values, message):
-    with pytest.raises(PlanError, match=message):
-        Costs.from_mapping(values)
+@given(st.dictionaries(st.integers(1, 64), st.floats(0.1, 90.0), min_size=1), st.integers(1, 64))
+def test_both_interpolate_alike(points: dict[int, float], rows: int) -> None:
+    latency, curve = RunningLatency(), LatencyCurve.of(points.items())
+    for seen, milliseconds in points.items():
+        latency.observe(seen, milliseconds)
+    if rows <= curve.largest:
+        assert latency(rows) == curve(rows)

@@ -31,14 +31,20 @@ from sonoran.ssd.messages import (
     Welcome,
     encode,
 )
+from sonoran.ssd.model import DraftModel
 from sonoran.ssd.ngram import NgramIndex
+from sonoran.ssd.speculator import Speculator
 from sonoran.worker import server, session
 from sonoran.worker.connection import Remote
 from sonoran.worker.server import longest_message
 from sonoran.worker.session import Service, draft_service
 from tests.worker.fake_worker import CONTEXT, FINGERPRINT, CountingSpeculator, fake_service
-from tests.worker.local import make_speculator, toy_model
+from tests.worker.local import toy_hello, toy_model
 from tests.worker.workers import RawClient, connected, hello, item, prefill, raw, serving, wait_until
+
+
+def make_speculator(model: DraftModel, **settings: Any) -> Speculator:
+    return Speculator(model, toy_hello(**settings))
 
 
 def still_served(good: RawClient, number: int = 1) -> None:
@@ -147,7 +153,6 @@ def test_passes_are_bounded_however_many_sequences_there_are(monkeypatch: pytest
     counts = model.backend.row_counts  # type: ignore[attr-defined]
     assert max(counts) <= 30
     assert sum(counts) > 20 * 8, "all of them were drafted for"
-    assert all(speculator._context.cache.__contains__(name) for name in names)
 
 
 def test_a_client_that_is_refused_again_and_again_is_spoken_of_once(
@@ -270,7 +275,7 @@ def test_a_client_frees_any_number_of_sequences(address: str) -> None:
             return stats is not None and stats["sequences"] == []
 
         wait_until(freed, "the worker forgot them")
-        wait_until(lambda: not client._unfreed, "nothing is left to free")
+        wait_until(lambda: not client._pending_frees, "nothing is left to free")
 
 
 def test_stats_with_a_trace_of_allowed_size_are_sent(address: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import random
 import signal
@@ -16,7 +15,6 @@ from typing import Any
 import pytest
 
 from sonoran.config import SpeculationSettings
-from sonoran.drafting.patience import Patience
 from sonoran.drafting.ssd import SsdDrafter
 from sonoran.engine.core import EngineCore
 from sonoran.sampling.params import SamplingParams
@@ -25,7 +23,7 @@ from sonoran.worker.client import WorkerClient
 from sonoran.worker.connection import Remote
 from sonoran.worker.process import Local
 from sonoran.worker.session import Service, draft_service
-from tests.engine.helpers import VOCAB, alone, engine, greedy, run, texts
+from tests.engine.helpers import PATIENT, VOCAB, alone, engine, greedy, run, texts
 from tests.toy_backend import ToyBackend
 from tests.toy_tokenizer import ToyTokenizer
 from tests.worker.fake_worker import CONTEXT, FINGERPRINT, CountingSpeculator
@@ -48,8 +46,7 @@ def ssd(place: Local | Remote, fingerprint: str = "toy", **settings: Any) -> Ite
         Hello(PROTOCOL_VERSION, fingerprint, VOCAB, list(ToyTokenizer().eos_ids), values), place
     )
     client.start()
-    # The draft of a toy costs more than passes of a toy: that is not what these tests are about.
-    drafter = SsdDrafter(client, target_vocab=VOCAB, patience=Patience(math.inf))
+    drafter = SsdDrafter(client, target_vocab=VOCAB, patience=PATIENT)
     try:
         yield drafter
     finally:
@@ -84,6 +81,10 @@ def check_texts(core: EngineCore, between: Callable[[int], None] = lambda step: 
         assert texts([request])[0] == alone(*job)
 
 
+def num_hits(core: EngineCore) -> int:
+    return int(core.statistics()["speculative_decoding"]["num_cache_hits"])
+
+
 @pytest.mark.parametrize("backup", ["draft", "none"])
 def test_a_good_draft_in_a_worker_hits_and_changes_nothing(address: str, backup: str) -> None:
     with (
@@ -92,9 +93,10 @@ def test_a_good_draft_in_a_worker_hits_and_changes_nothing(address: str, backup:
     ):
         core = engine(target(), drafter, max_num_seqs=4)
         check_texts(core)
+        counted = core.statistics()["speculative_decoding"]
+        assert counted["num_cache_hits"] > 0
+        assert counted["tokens_per_round_on_hit"] > 1.0
         stats = core.statistics()["drafter"]
-        assert stats["answers_by_origin"]["primary"] > 0
-        assert stats["tokens_per_round"]["hit"] > 1.0
         assert stats["rounds_without_worker"] == stats["garbage_answers"] == 0
         assert stats["worker"]["num_sequences"] == 0, "what ended is freed"
 
@@ -129,9 +131,9 @@ def test_a_worker_that_goes_in_the_middle_changes_no_text_and_is_used_again(
         if what == "stopped":
             os.kill(pid, signal.SIGCONT)
         wait_until(lambda: client.state == "up", "there is a worker again")
-        hits = drafter.stats()["answers_by_origin"]["primary"]
+        hits = num_hits(core)
         check_texts(core)
-        assert drafter.stats()["answers_by_origin"]["primary"] > hits
+        assert num_hits(core) > hits
         assert drafter.stats()["connection"]["restarts"] == (what == "killed")
     assert leftovers(private_tmp) == []
 
@@ -176,12 +178,12 @@ class Hostile(CountingSpeculator):
 
     def spoil(self, answer: Answer, item: Item) -> Answer:
         random_tokens = [self.chance.randrange(VOCAB) for _ in range(item.wanted)]
-        law = [[self.chance.randbytes(8), self.chance.randbytes(16)]] * item.wanted
+        q = [[self.chance.randbytes(8), self.chance.randbytes(16)]] * item.wanted
         changes: dict[str, Any] = self.chance.choice(
             [
                 {},
                 {"tokens": random_tokens},
-                {"tokens": random_tokens, "laws": law},
+                {"tokens": random_tokens, "distributions": q},
                 {"tokens": [2**63 - 1]},
                 {"tokens": [-5] * item.wanted},
                 {"tokens": [VOCAB] * item.wanted},
@@ -233,7 +235,7 @@ def test_two_engines_share_a_worker(address: str) -> None:
                 core.step()
         for request in requests:
             assert texts([request])[0] == alone(PROMPTS[0], params)
-        assert all(drafter.stats()["answers_by_origin"]["primary"] > 0 for drafter in (one, two))
+        assert all(num_hits(core) > 0 for core in cores)
 
 
 def test_settings_reach_the_speculator(address: str) -> None:

@@ -61,6 +61,18 @@ class Rows:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class BackendFacts:
+    """What a backend runs on and holds, for reports. ``read_bytes`` are those of weights that one pass reads."""
+
+    device: str
+    kernels: str
+    threads: int
+    read_bytes: int
+    weight_bytes: int
+    kv_bytes: int
+
+
 class Backend(Protocol):
     """A model with its paged KV memory, ready to run forward passes.
 
@@ -78,6 +90,11 @@ class Backend(Protocol):
     @property
     def num_blocks(self) -> int:
         """Blocks of KV memory."""
+        ...
+
+    @property
+    def facts(self) -> BackendFacts:
+        """What it runs on and holds."""
         ...
 
     def forward(self, rows: Rows) -> FloatArray:

@@ -21,8 +21,17 @@ from sonoran.models.registry import draft_precision
 
 Role = Literal["target", "draft"]
 
-_BACKENDS: dict[str, Callable[..., Backend]] = {"cpu": NativeBackend}
-"""By device. What a backend's constructor is told is what `load_backend` tells ``NativeBackend``."""
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """A kind of backend: what makes one (told what ``load_backend`` tells all), and bytes of KV memory per block."""
+
+    make: Callable[..., Backend]
+    kv_bytes_per_block: Callable[[ModelConfig, int], int]
+
+
+_BACKENDS: dict[str, _Kind] = {"cpu": _Kind(NativeBackend, kv_bytes_per_block)}
+"""By device; another backend is one more entry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +61,9 @@ def load_backend(
     text: it has 4 bits or fewer unless ``quantize`` says otherwise, its output matrix too, and proposes from
     ``draft_vocab`` ids (None: the default; 0: all). Raises ModelError, ConfigError.
     """
-    if device not in _BACKENDS:
-        raise ConfigError(f"no backend runs on device {device!r}{nearest(device, _BACKENDS)}")
-    check_kv_memory(model.file.config, num_blocks, block_size)
+    check_kv_memory(model.file.config, num_blocks, block_size, device)
     is_draft = role == "draft"
-    backend = _BACKENDS[device](
+    backend = _kind(device).make(
         model.file,
         num_blocks=num_blocks,
         block_size=block_size,
@@ -71,9 +78,9 @@ def load_backend(
     return Loaded(backend, draft_vocabulary(backend, draft_vocab, model.tokenizer.special_ids))
 
 
-def check_kv_memory(config: ModelConfig, num_blocks: int, block_size: int) -> None:
+def check_kv_memory(model: ModelConfig, num_blocks: int, block_size: int, device: str = "cpu") -> None:
     """Raise ConfigError, before anything is allocated, for more KV memory than this machine has memory."""
-    per_block = kv_bytes_per_block(config, block_size)
+    per_block = _kind(device).kv_bytes_per_block(model, block_size)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     most = min(MAX_KV_BLOCKS, memory // per_block)
     if num_blocks > most:
@@ -82,3 +89,19 @@ def check_kv_memory(config: ModelConfig, num_blocks: int, block_size: int) -> No
             f"machine has {memory}; at most {most} blocks are possible: lower num_kv_blocks, kv_cache_bytes, "
             "max_model_len or max_num_seqs"
         )
+
+
+def kv_blocks_in(memory_bytes: int, model: ModelConfig, block_size: int, device: str = "cpu") -> int:
+    """Return how many KV blocks fit. Raises ConfigError when not even one does."""
+    per_block = _kind(device).kv_bytes_per_block(model, block_size)
+    if memory_bytes < per_block:
+        raise ConfigError(
+            f"kv_cache_bytes is {memory_bytes}, but one block of {block_size} tokens takes {per_block}"
+        )
+    return memory_bytes // per_block
+
+
+def _kind(device: str) -> _Kind:
+    if device not in _BACKENDS:
+        raise ConfigError(f"no backend runs on device {device!r}{nearest(device, _BACKENDS)}")
+    return _BACKENDS[device]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
 from sonoran import _native
-from sonoran.backends.base import Rows
+from sonoran.backends.base import BackendFacts, Rows
 from sonoran.backends.placement import place_threads
 from sonoran.config import Precision
 from sonoran.errors import ConfigError, nearest
@@ -17,6 +17,8 @@ from sonoran.models.config import ModelConfig
 from sonoran.models.source import ModelFile
 from sonoran.models.tensors import TensorInfo, dequantize
 from sonoran.types import FloatArray, IntArray
+
+log = logging.getLogger(__name__)
 
 LoadProgress = Callable[[int, int], None]
 """Called with the bytes packed so far and the bytes in all."""
@@ -70,17 +72,16 @@ class NativeBackend:
         specs = [
             (t.name, packed_format(t, quantize, quantize_output), t.shape[0], t.shape[1]) for t in matrices
         ]
+        _say_what_stays(model_file, matrices, quantize)
         shape = _shape(model_file.config, block_size, num_blocks)
-        self._decoder: Any = _native.Decoder(shape, specs, count, list(pinned), instruction_set)
+        decoder = _native.Decoder(shape, specs, count, pinned, instruction_set)
         total = sum(t.nbytes for t in matrices)
         done = kept = 0
         for tensor in model_file.tensors.values():
             if len(tensor.shape) == 1:
-                self._decoder.load_vector(tensor.name, dequantize(tensor))
+                decoder.load_vector(tensor.name, dequantize(tensor))
                 continue
-            self._decoder.load_matrix(
-                tensor.name, tensor.dtype, np.ascontiguousarray(tensor.data).reshape(-1)
-            )
+            decoder.load_matrix(tensor.name, tensor.dtype, np.ascontiguousarray(tensor.data).reshape(-1))
             done += tensor.nbytes
             kept += tensor.nbytes
             if kept > _KEEP_MAPPED:
@@ -89,7 +90,8 @@ class NativeBackend:
             if progress is not None:
                 progress(done, total)
         model_file.release()
-        self._decoder.finish()
+        decoder.finish()
+        self._decoder: _native.Decoder | None = decoder
 
     @property
     def config(self) -> ModelConfig:
@@ -109,22 +111,30 @@ class NativeBackend:
     @property
     def threads(self) -> int:
         """Threads of a forward pass, the calling one included."""
-        return int(self._native().threads)
+        return self._native().threads
 
     @property
     def instruction_set(self) -> str:
-        """Kernels in use: avx512vnni, avx2 or portable."""
-        return str(self._native().instruction_set)
+        """Kernels in use, by a name of ``sonoran._native.instruction_sets()``."""
+        return self._native().instruction_set
 
     @property
     def read_bytes(self) -> int:
         """Bytes of weights that one forward pass reads."""
-        return int(self._native().read_bytes)
+        return self._native().read_bytes
 
     @property
     def weight_bytes(self) -> int:
         """Bytes of all matrices in memory."""
-        return int(self._native().weight_bytes)
+        return self._native().weight_bytes
+
+    @property
+    def facts(self) -> BackendFacts:
+        """What it runs on and holds."""
+        kv_bytes = self._num_blocks * kv_bytes_per_block(self._config, self._block_size)
+        return BackendFacts(
+            "cpu", self.instruction_set, self.threads, self.read_bytes, self.weight_bytes, kv_bytes
+        )
 
     def restrict_output(self, token_ids: Sequence[int] | IntArray) -> None:
         """Compute the logits of these tokens only (in blocks of 16 ids); all others become minus infinity."""
@@ -166,7 +176,7 @@ class NativeBackend:
         """Free weights, KV memory and threads; calling twice is harmless."""
         self._decoder = None
 
-    def _native(self) -> Any:
+    def _native(self) -> _native.Decoder:
         if self._decoder is None:
             raise ConfigError("the backend is closed")
         return self._decoder
@@ -185,26 +195,41 @@ def packed_format(tensor: TensorInfo, quantize: Precision | None, quantize_outpu
     return wanted if fits and _BITS[wanted] < _BITS[tensor.dtype] else tensor.dtype
 
 
+def _say_what_stays(model_file: ModelFile, matrices: list[TensorInfo], quantize: Precision | None) -> None:
+    """Log which matrices keep their precision although fewer bits were asked for."""
+    if quantize in (None, "bf16"):
+        return
+    bits = _BITS[_LOWERED[quantize]]
+    left = [t for t in matrices if t.shape[1] % _GROUP and _BITS[t.dtype] > bits]
+    if left:
+        widths = ", ".join(map(str, sorted({t.shape[1] for t in left})))
+        log.warning(
+            "%s: %d of %d matrices keep their precision under quantize=%s: rows of %s values are no multiple of %d",
+            model_file.path, len(left), len(matrices), quantize, widths, _GROUP,
+        )  # fmt: skip
+
+
 def kv_bytes_per_block(config: ModelConfig, block_size: int) -> int:
     """Bytes of keys and values of one block, all layers: fp16, head size padded to a multiple of 16."""
     dims = (config.head_dim + 15) // 16 * 16
     return config.num_layers * 2 * block_size * config.num_kv_heads * dims * 2
 
 
-def _shape(config: ModelConfig, block_size: int, num_blocks: int) -> dict[str, Any]:
-    return {
-        "vocab_size": config.vocab_size,
-        "hidden_size": config.hidden_size,
-        "intermediate_size": config.intermediate_size,
-        "num_layers": config.num_layers,
-        "num_heads": config.num_heads,
-        "num_kv_heads": config.num_kv_heads,
-        "head_dim": config.head_dim,
-        "norm_epsilon": config.norm_epsilon,
-        "rope_theta": config.rope_theta,
-        "rope_interleaved": config.rope_interleaved,
-        "rope_factors": list(config.rope_scaling.factors) if config.rope_scaling else [],
-        "sliding_window": config.sliding_window or 0,
-        "block_size": block_size,
-        "num_blocks": num_blocks,
-    }
+def _shape(config: ModelConfig, block_size: int, num_blocks: int) -> _native.DecoderConfig:
+    return _native.DecoderConfig(
+        vocab_size=config.vocab_size,
+        hidden_size=config.hidden_size,
+        intermediate_size=config.intermediate_size,
+        num_layers=config.num_layers,
+        num_heads=config.num_heads,
+        num_kv_heads=config.num_kv_heads,
+        head_dim=config.head_dim,
+        norm_epsilon=config.norm_epsilon,
+        rope_theta=config.rope_theta,
+        rope_interleaved=config.rope_interleaved,
+        rope_factors=config.rope_scaling.factors if config.rope_scaling else (),
+        rope_attention_factor=config.rope_scaling.attention_factor if config.rope_scaling else 1.0,
+        sliding_windows=[window or 0 for window in config.sliding_windows],
+        block_size=block_size,
+        num_blocks=num_blocks,
+    )

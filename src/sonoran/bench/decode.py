@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from itertools import combinations
 from typing import Any, Protocol
 
-from sonoran.bench.interleave import Progress
+from sonoran.bench.interleave import StepProgress
 from sonoran.bench.stats import ratio, summarize
 from sonoran.errors import ConfigError
 
@@ -41,7 +41,7 @@ def measure_modes(
     max_tokens: int,
     seed: int = 0,
     same_text: Sequence[str] | None = None,
-    progress: Progress | None = None,
+    progress: StepProgress | None = None,
     settle: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
     """Generate for each prompt in every mode, one after the other, and return one JSON document.

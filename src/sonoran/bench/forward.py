@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from sonoran.bench.interleave import Progress, Subject, round_robin, task_names
+from sonoran.bench.interleave import StepProgress, Subject, round_robin, task_names
 from sonoran.bench.stats import Summary, ratio
 from sonoran.errors import ConfigError
 from sonoran.types import IntArray
@@ -49,7 +49,7 @@ def measure(
     read_loop_bytes: int,
     repeats: int = 15,
     settle: Callable[[], None] | None = None,
-    progress: Progress | None = None,
+    progress: StepProgress | None = None,
 ) -> dict[str, Any]:
     """Measure all subjects, interleaved, and return one JSON document; the first of `owns` is the main one.
 

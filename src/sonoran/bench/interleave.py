@@ -8,8 +8,7 @@ from typing import Any, Protocol
 
 from sonoran.bench.stats import Summary, summarize
 
-Clock = Callable[[], float]
-Progress = Callable[[str, int, int], None]
+StepProgress = Callable[[str, int, int], None]
 """Called with what is being measured, the measurements done and the measurements in all."""
 
 
@@ -44,7 +43,7 @@ def round_robin(
     *,
     warmups: int = 1,
     settle: Callable[[], None] = lambda: time.sleep(0.005),
-    progress: Progress | None = None,
+    progress: StepProgress | None = None,
 ) -> dict[str, Summary]:
     """Run every task once per round, in the same order; return the summary of each by its name.
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from sonoran.backends.placement import place_threads, split_cores
 from sonoran.config import SpeculativeConfig, parse_cores
 from sonoran.errors import ConfigError
-
-Cores = tuple[int, ...]
+from sonoran.planning.profile.profile import Cores
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from sonoran import _native
+from sonoran.planning.profile.pair import processor_name
 
-INSTRUCTION_SETS = ("avx512vnni", "avx2", "portable")
 PACKAGES = (
     "sonoran", "numpy", "scipy", "typer", "rich", "msgspec", "pyzmq", "gguf", "safetensors", "tokenizers",
     "jinja2", "huggingface_hub", "filelock",
@@ -25,11 +25,11 @@ BANDWIDTH_PASSES = 5
 def describe_processor() -> dict[str, Any]:
     """Return the model name, cores (all, and those this process may use) and instruction sets."""
     return {
-        "model": _processor_name(),
+        "model": processor_name(),
         "architecture": platform.machine(),
         "cores": os.cpu_count(),
         "available_cores": list(_native.available_cores()),
-        "instruction_sets": [name for name in INSTRUCTION_SETS if _native.processor_has(name)],
+        "instruction_sets": [one.name for one in _native.instruction_sets() if one.present],
         "kernels": str(_native.best_instruction_set()),
     }
 
@@ -93,11 +93,6 @@ def resident_bytes(proc: Path = Path("/proc")) -> int:
 
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak if sys.platform == "darwin" else peak * 1024
-
-
-def _processor_name(proc: Path = Path("/proc")) -> str:
-    name = _fields(proc / "cpuinfo").get("model name")
-    return name or platform.processor() or "unknown"
 
 
 def _fields(path: Path) -> dict[str, str]:

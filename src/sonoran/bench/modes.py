@@ -4,29 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from sonoran.bench.decode import Run
 from sonoran.bench.peers import LlamaCpp
-from sonoran.config import SpeculativeConfig
+from sonoran.config import Mode, SpeculativeConfig
 from sonoran.errors import ConfigError, nearest
 from sonoran.llm import LLM
+from sonoran.planning.profile.profile import Cores
 from sonoran.sampling.params import SamplingParams
 
-METHODS: dict[str, str | None] = {
-    "ar": None, "sd": "sd", "ngram": "ngram", "ssd": "ssd", "auto": "auto",
-}  # fmt: skip
 ALL = "-all"
 """Suffix of a mode that gives every core to both models: ``ar-all``, ``sd-all``."""
-
-Cores = tuple[int, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
 class EnginePlan:
     """One engine to load: where the target runs, and what drafts. Plans that are equal share an engine."""
 
-    cores: Cores
+    cores: Cores | None
     speculative: tuple[tuple[str, Any], ...] | None  # sorted items of the speculative configuration
 
     @property
@@ -36,7 +32,7 @@ class EnginePlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Mode:
+class BenchMode:
     """One column of the comparison."""
 
     name: str
@@ -47,14 +43,14 @@ class Mode:
 def plan_modes(
     names: Sequence[str],
     *,
-    cores: Cores = None,
-    draft_cores: Cores = None,
+    cores: Cores | None = None,
+    draft_cores: Cores | None = None,
     draft: str = "auto",
     num_speculative_tokens: int = 4,
     verification: str = "coupled",
     draft_options: Mapping[str, Any] | None = None,
     extra: Mapping[str, Mapping[str, Any]] | None = None,
-) -> list[Mode]:
+) -> list[BenchMode]:
     """Check the modes and place them, before anything is loaded.
 
     ``ar`` runs the target on `cores`; ``sd`` and ``ngram`` run target and draft there, one after the other;
@@ -67,20 +63,19 @@ def plan_modes(
     modes = []
     for name in names:
         kind, everywhere = name.removesuffix(ALL), name.endswith(ALL)
-        if kind not in METHODS or (everywhere and kind == "ssd"):
-            valid = [*METHODS, *(key + ALL for key in METHODS if key != "ssd")]
+        if kind not in get_args(Mode) or (everywhere and kind == "ssd"):
+            valid = [*get_args(Mode), *(mode + ALL for mode in get_args(Mode) if mode != "ssd")]
             raise ConfigError(f"unknown mode {name!r}{nearest(name, valid)}")
         place = _union(cores, draft_cores) if everywhere else cores
-        method = METHODS[kind]
-        if method is None:
-            modes.append(Mode(name, False, EnginePlan(place, None)))
+        if kind == "ar":
+            modes.append(BenchMode(name, False, EnginePlan(place, None)))
             continue
         config: dict[str, Any] = {
-            "method": method, "num_speculative_tokens": num_speculative_tokens, "verification": verification,
+            "method": kind, "num_speculative_tokens": num_speculative_tokens, "verification": verification,
         }  # fmt: skip
-        if method != "ngram":
+        if kind != "ngram":
             config |= {"model": draft, **(draft_options or {})}
-        if method == "ssd" and draft_cores is not None:
+        if kind == "ssd" and draft_cores is not None:
             config["cores"] = draft_cores
         own = (extra or {}).get(kind, {})
         if "draft_address" in own:  # that worker has its own model, cores and precision
@@ -88,11 +83,11 @@ def plan_modes(
         config |= own
         SpeculativeConfig.from_mapping(config)
         items = tuple(sorted((key, _frozen(value)) for key, value in config.items()))
-        modes.append(Mode(name, True, EnginePlan(place, items)))
+        modes.append(BenchMode(name, True, EnginePlan(place, items)))
     return [_share(mode, modes) for mode in modes]
 
 
-def _share(mode: Mode, modes: Sequence[Mode]) -> Mode:
+def _share(mode: BenchMode, modes: Sequence[BenchMode]) -> BenchMode:
     if mode.speculates:
         return mode
     for other in modes:
@@ -100,11 +95,11 @@ def _share(mode: Mode, modes: Sequence[Mode]) -> Mode:
         # autoregressive decoding stays away from both.
         method = (other.plan.speculative_config or {}).get("method")
         if other.speculates and method not in ("ssd", "auto") and other.plan.cores == mode.plan.cores:
-            return Mode(mode.name, False, other.plan)
+            return BenchMode(mode.name, False, other.plan)
     return mode
 
 
-def _union(first: Cores, second: Cores) -> Cores:
+def _union(first: Cores | None, second: Cores | None) -> Cores | None:
     if first is None or second is None:
         return None
     return tuple(dict.fromkeys((*first, *second)))

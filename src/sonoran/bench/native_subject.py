@@ -11,11 +11,11 @@ import numpy as np
 
 from sonoran import _native
 from sonoran.backends.base import Rows
-from sonoran.backends.native import NativeBackend, kv_bytes_per_block
-from sonoran.bench.interleave import Clock
+from sonoran.backends.load import load_backend
 from sonoran.bench.machine import resident_bytes
 from sonoran.config import Precision
-from sonoran.models.source import open_model
+from sonoran.models.opening import open_with_tokenizer
+from sonoran.planning.profile.passes import Clock, one_sequence
 from sonoran.types import IntArray
 
 BLOCK_SIZE = 16
@@ -45,17 +45,18 @@ class NativeSubject:
         self._clock, self._context = clock, np.asarray(context, np.int32)
         length = len(self._context) + max_rows
         before, start = resident_bytes(), clock()
-        file = open_model(path)
-        self._file_bytes = file.nbytes
-        self._backend = NativeBackend(
-            file,
+        model = open_with_tokenizer(path)
+        self._file_bytes = model.file.nbytes
+        self._backend = load_backend(
+            "target",
+            model,
             num_blocks=-(-length // BLOCK_SIZE),
             block_size=BLOCK_SIZE,
             threads=threads,
             cores=cores,
             quantize=quantize,
             progress=loading,
-        )
+        ).backend
         self.load_seconds = clock() - start
         self.resident_growth = resident_bytes() - before
         self.cores = cores
@@ -71,7 +72,7 @@ class NativeSubject:
     @property
     def threads(self) -> int:
         """Threads of a pass."""
-        return self._backend.threads
+        return self._backend.facts.threads
 
     def forward_seconds(self, rows: int) -> float:
         """Run one pass of `rows` rows behind the context, with logits for all; return its seconds."""
@@ -97,24 +98,25 @@ class NativeSubject:
 
     def bytes_read(self, rows: int) -> int:
         """Bytes that a pass reads once: the weights, and keys and values of every position it sees."""
-        blocks = -(-(len(self._context) + rows) // BLOCK_SIZE)
-        return self._backend.read_bytes + blocks * kv_bytes_per_block(self._backend.config, BLOCK_SIZE)
+        blocks, facts = -(-(len(self._context) + rows) // BLOCK_SIZE), self._backend.facts
+        return facts.read_bytes + blocks * facts.kv_bytes // self._backend.num_blocks
 
     def describe(self) -> dict[str, Any]:
         """Return engine, kernels, placement and what loading took."""
-        kv = self._backend.num_blocks * kv_bytes_per_block(self._backend.config, BLOCK_SIZE)
+        facts = self._backend.facts
         return {
             "engine": "sonoran",
-            "instruction_set": self._backend.instruction_set,
+            "instruction_set": facts.kernels,
             "threads": self.threads,
             "cores": list(self.cores) if self.cores else None,
             "load": {
                 "seconds": self.load_seconds,
                 "file_bytes": self._file_bytes,
-                "weight_bytes": self._backend.weight_bytes,
-                "kv_bytes": kv,
+                "weight_bytes": facts.weight_bytes,
+                "kv_bytes": facts.kv_bytes,
                 "resident_growth_bytes": self.resident_growth,
-                "resident_without_kv_per_file_byte": (self.resident_growth - kv) / self._file_bytes,
+                "resident_without_kv_per_file_byte": (self.resident_growth - facts.kv_bytes)
+                / self._file_bytes,
             },
         }
 
@@ -128,6 +130,4 @@ class NativeSubject:
         return self._clock() - start
 
     def _rows(self, ids: IntArray, start: int, wants: IntArray) -> Rows:
-        positions = np.arange(start, start + len(ids), dtype=np.int32)
-        sequences = np.zeros(len(ids), np.int32)
-        return Rows.trunk(ids, positions, sequences, self._table, BLOCK_SIZE, wants)
+        return one_sequence(ids, start, self._table, BLOCK_SIZE, wants)

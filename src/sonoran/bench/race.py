@@ -17,13 +17,14 @@ from typing import Any
 from sonoran.assemble import Models, build_drafter, make_engine, plan_memory
 from sonoran.backends.base import Backend
 from sonoran.backends.load import load_backend
-from sonoran.bench.lanes import Cores, Lane
+from sonoran.bench.lanes import Lane
 from sonoran.config import EngineConfig
 from sonoran.drafting.ssd import SsdDrafter
 from sonoran.engine.core import EngineCore
 from sonoran.engine.drafter import Drafter
 from sonoran.engine.outputs import request_output
 from sonoran.models.opening import LoadProgress, Reporting, open_draft, open_with_tokenizer
+from sonoran.planning.profile.profile import Cores
 from sonoran.sampling.params import SamplingParams
 from sonoran.types import RequestOutput
 
@@ -32,7 +33,7 @@ WARMUP_TOKENS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class LaneState:
     """State of the lane that runs: the text so far, and tokens per second since its first token."""
 
     lane: Lane
@@ -42,7 +43,7 @@ class Progress:
     worker_pid: int | None  # of SSD's draft worker
 
 
-Show = Callable[[Progress], None]
+Show = Callable[[LaneState], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,19 +78,13 @@ class Race:
         self._stack = ExitStack()
         self._backend: tuple[Cores, Backend] | None = None
 
-    def encode(self, text: str) -> list[int]:
-        """Return the token ids of a prompt, as a chat if the model has a template."""
-        tokenizer = self.target.tokenizer
-        if tokenizer.has_chat_template:
-            return list(tokenizer.encode_chat([{"role": "user", "content": text}]))
-        return list(tokenizer.encode(text))
-
     def run(
         self, prompt: str, params: SamplingParams, show: Show, loading: LoadProgress | None = None
     ) -> list[Finish]:
         """Run the lanes in order, after a short warm-up of each. ``show`` is called after every round."""
         self._reporting = Reporting(load=loading)
-        ids, warmup = self.encode(prompt), self.encode(WARMUP_PROMPT)
+        encode = self.target.tokenizer.encode_prompt
+        ids, warmup = encode(prompt), encode(WARMUP_PROMPT)
         finishes = []
         for lane in self._lanes:
             backend = self._target_on(lane.cores)
@@ -191,6 +186,6 @@ def _watcher(lane: Lane, drafter: Drafter | None, show: Show) -> Callable[[str, 
             first = now
         rate = (count - 1) / (now - first) if first is not None and now > first else 0.0
         pid = drafter.client.worker_pid if isinstance(drafter, SsdDrafter) else None
-        show(Progress(lane, text, count, rate, pid))
+        show(LaneState(lane, text, count, rate, pid))
 
     return watch

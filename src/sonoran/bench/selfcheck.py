@@ -6,11 +6,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from sonoran.bench.interleave import Clock
 from sonoran.errors import SonoranError
 from sonoran.llm import LLM
 from sonoran.models.cache import is_cached, model_path, tree_bytes, work_dir
 from sonoran.models.registry import MODELS, ModelEntry
+from sonoran.planning.profile.passes import Clock
 from sonoran.sampling.params import SamplingParams
 
 PROMPT = "def add(a, b):"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sonoran.errors import ConfigError
+from sonoran.planning.profile.profile import median_and_spread
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +24,7 @@ def summarize(values: Sequence[float]) -> Summary:
     """Summarise at least one measurement. Raises ConfigError for none."""
     if not values:
         raise ConfigError("nothing was measured; ask for at least one repeat")
-    median = statistics.median(values)
-    spread = 0.0
-    if len(values) > 1 and median > 0:
-        first, _, third = statistics.quantiles(values, n=4, method="inclusive")
-        spread = (third - first) / median
+    median, spread = median_and_spread(values)
     return Summary(median, min(values), max(values), spread, len(values))
 
 

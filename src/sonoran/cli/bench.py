@@ -1,16 +1,403 @@
-"""``sonoran bench``: how fast one pass is, and how fast each decoding mode is."""
+"""``sonoran bench``: how fast one pass is (``forward``), and how fast each decoding mode is (``decode``)."""
 
 from __future__ import annotations
 
+import json as jsonlib
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated, Any, cast, get_args
+
 import typer
+from rich.table import Table
 
-from sonoran.cli import bench_decode, bench_forward
+from sonoran.backends.placement import place_threads
+from sonoran.bench.datasets import load_prompts
+from sonoran.bench.decode import Runner, measure_modes
+from sonoran.bench.forward import check_rows, context_tokens, measure
+from sonoran.bench.machine import describe_processor
+from sonoran.bench.modes import ALL, BenchMode, EnginePlan, LlamaCppRunner, LLMRunner, plan_modes
+from sonoran.bench.native_subject import READ_LOOP_BYTES, NativeSubject
+from sonoran.bench.peers import LlamaCpp, check_peer
+from sonoran.cli.common import JsonOption, command, examples, names, numbers, out, print_json, remark, say
+from sonoran.cli.options import (
+    SAMPLING,
+    SPECULATION,
+    Given,
+    ModelOption,
+    load,
+    offers,
+    options_of,
+    read_fan_out,
+    sampling,
+)
+from sonoran.cli.progress import load_progress, step_progress
+from sonoran.config import AUTO_SPECULATIVE_TOKENS, EngineConfig, Precision, SpeculativeConfig, parse_cores
+from sonoran.errors import ConfigError, nearest
+from sonoran.llm import LLM
+from sonoran.models.registry import DEFAULT_TARGET
+from sonoran.models.source import open_model, resolve_model
+from sonoran.sampling.params import SamplingParams
 
-app = typer.Typer(help="Measure passes and decoding modes, interleaved in one run.", no_args_is_help=True)
+FORWARD_EXAMPLES = examples(
+    "sonoran bench forward --rows 1,2,4,6,8,16 --context 256 --cores 0",
+    "sonoran bench forward --cores 0,1 --threads 1,2 --rows 1,4 --json",
+    "sonoran bench forward --cores 0 --peer llama.cpp",
+)
+DECODE_EXAMPLES = examples(
+    "sonoran bench decode --modes ar,sd --dataset humaneval --cores 0",
+    "sonoran bench decode --modes ar,sd,ssd,ar-all --cores 0 --draft-cores 1",
+    "sonoran bench decode --modes sd,ssd --budget 4 --backup draft --json",
+)
+SEQUENCES = 1
+
+app = typer.Typer(
+    help="Measure passes and decoding modes, interleaved in one run.",
+    epilog=examples("sonoran bench forward --cores 0", "sonoran bench decode --modes ar,sd,ssd"),
+    no_args_is_help=True,
+)
 
 
 def register(root: typer.Typer) -> None:
     """Add the command group to the application."""
-    bench_forward.register(app)
-    bench_decode.register(app)
     root.add_typer(app, name="bench")
+
+
+@app.command("forward", epilog=FORWARD_EXAMPLES)
+@command
+def forward(
+    model: ModelOption = DEFAULT_TARGET,
+    rows: Annotated[str, typer.Option(help="Rows of a pass, in turn.")] = "1,2,4,6,8,16",
+    context: Annotated[int, typer.Option(help="Tokens that each row sees before itself.")] = 256,
+    threads: Annotated[
+        str | None,
+        typer.Option(help="Threads; several counts (1,2) are compared, each on the first of the cores."),
+    ] = None,
+    cores: Annotated[str | None, typer.Option(help="Pin threads to these cores: 0,2-5.")] = None,
+    quantize: Annotated[
+        str | None, typer.Option(help="Lower precision: bf16, int8, int4, or int3 as for drafts.")
+    ] = None,
+    repeats: Annotated[int, typer.Option(help="Measured rounds over all row counts, after a warm-up.")] = 15,
+    peer: Annotated[str | None, typer.Option(help="Measure another engine beside: llama.cpp.")] = None,
+    peer_python: Annotated[
+        str | None, typer.Option(help="Interpreter that has the peer's package; default: this one.")
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Time passes of several rows over one context; report bandwidth, prefill and, if asked, a peer."""
+    counts = check_rows(numbers("--rows", rows))
+    placements = place(numbers("--threads", threads) if threads else None, parse_cores(cores))
+    if quantize is not None and quantize not in get_args(Precision):
+        raise ConfigError(f"unknown --quantize {quantize!r}{nearest(quantize, get_args(Precision))}")
+    if peer is not None:
+        check_peer(peer)
+    elif peer_python is not None:
+        raise ConfigError("--peer-python without a peer; add --peer llama.cpp")
+    with ExitStack() as stack:
+        with load_progress() as reporting:
+            path = resolve_model(model, progress=reporting.pull)
+            file = open_model(path)
+            ids = context_tokens(context, file.config.vocab_size)
+            owns = []
+            for count, places in placements:
+                own = NativeSubject(
+                    path,
+                    ids,
+                    max_rows=max(counts),
+                    threads=count,
+                    cores=places,
+                    quantize=cast("Precision | None", quantize),
+                    loading=reporting.loading(file),
+                )
+                stack.callback(own.close)
+                owns.append(own)
+        peers = []
+        if peer is not None:
+            for count, places in placements:
+                other = LlamaCpp(
+                    path, ids.tolist(), max_rows=max(counts), threads=count, cores=places, python=peer_python
+                )
+                stack.callback(other.close)
+                peers.append(other)
+        with step_progress() as progress:
+            result = measure(
+                owns,
+                peers,
+                counts,
+                context=context,
+                read_loop_bytes=READ_LOOP_BYTES,
+                repeats=repeats,
+                progress=progress,
+            )
+    result = {"model": model, "quantize": quantize, **result, "processor": describe_processor()}
+    if json:
+        print_json(result)
+    else:
+        show_forward(result)
+
+
+def place(
+    counts: list[int] | None, cores: tuple[int, ...] | None
+) -> list[tuple[int, tuple[int, ...] | None]]:
+    """Return threads and cores of each measured placement; n threads take the first n of the cores."""
+    wanted: list[int | None] = [*counts] if counts else [None]
+    placements = []
+    for count in wanted:
+        settled, pinned = place_threads(count, cores)
+        placements.append((settled, pinned[:settled] or None))
+    if len({count for count, _ in placements}) < len(placements):
+        raise ConfigError("--threads names a count twice")
+    return placements
+
+
+def show_forward(result: dict[str, Any]) -> None:
+    """Print tables: the main subject, then each other beside it."""
+    remark(f"{result['model']}, context {result['context']}, {result['repeats']} repeats")
+    for document in (result, *result["others"]):
+        own = "read_gb_per_s" in document
+        table = Table(title=document["name"], box=None, header_style="bold", title_justify="left")
+        titles = ["rows", "ms median", "min", "spread", "x fewest rows"]
+        titles += ["GB/s", "of read loop"] if own else ["sonoran / this"]
+        for title in titles:
+            table.add_column(title, justify="right")
+        for entry in document["results"]:
+            cells = [
+                str(entry["rows"]),
+                f"{entry['ms_median']:.2f}",
+                f"{entry['ms_min']:.2f}",
+                f"{entry['spread']:.0%}",
+                f"{entry['relative_to_fewest_rows']:.2f}",
+            ]
+            if own:
+                cells += [f"{entry['gb_per_s']:.1f}", f"{entry['share_of_read_loop']:.0%}"]
+            else:
+                cells.append(f"{document['main_to_this']['ms'][str(entry['rows'])]:.2f}")
+            table.add_row(*cells)
+        out.print(table)
+        line = f"prefill {document['prefill_tokens_per_s']:.0f} tokens/s"
+        if own:
+            loading = document["load"]
+            line += (
+                f", read loop {document['read_gb_per_s']:.1f} GB/s, load {loading['seconds']:.1f} s, memory "
+                f"{loading['resident_without_kv_per_file_byte']:.2f} x the file plus KV"
+            )
+        if "main_to_this" in document:
+            ratios = document["main_to_this"]
+            line += f"; first to this: prefill {ratios['prefill_ms']:.2f}"
+            if own:
+                line += ", rows " + ", ".join(f"{rows}: {x:.2f}" for rows, x in ratios["ms"].items())
+        say(line + "\n")
+
+
+@app.command("decode", epilog=DECODE_EXAMPLES)
+@command
+@offers(
+    SAMPLING,
+    options_of(SpeculativeConfig, without=("model", "threads")),
+    options_of(EngineConfig, without=("threads",)),
+    temperature=0.0,
+    max_tokens=128,
+    seed=0,
+)
+def decode(
+    model: ModelOption = DEFAULT_TARGET,
+    draft: Annotated[
+        str,
+        typer.Option("--draft", "-d", help="What drafts: auto, or a model.", rich_help_panel="Draft"),
+    ] = "auto",
+    modes: Annotated[
+        str, typer.Option(help="ar, sd, ngram, ssd, auto; with -all (ar-all, sd-all) on all cores named.")
+    ] = "ar,sd",
+    dataset: Annotated[str, typer.Option(help="humaneval, gsm8k or spec_bench.")] = "humaneval",
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Folder with the set as JSON lines; default: the model hub.")
+    ] = None,
+    categories: Annotated[
+        str | None, typer.Option(help="Categories of spec_bench; default: writing,qa.")
+    ] = None,
+    num_prompts: Annotated[int, typer.Option(help="Distinct prompts.")] = 20,
+    *,
+    given: Given,
+    sd_config: Annotated[
+        str | None, typer.Option(help="Speculative options for sd alone, as JSON.", rich_help_panel="Draft")
+    ] = None,
+    ssd_config: Annotated[
+        str | None, typer.Option(help="Speculative options for ssd alone, as JSON.", rich_help_panel="SSD")
+    ] = None,
+    peer: Annotated[
+        str | None, typer.Option(help="Decode with another engine too, greedily, on all cores: llama.cpp.")
+    ] = None,
+    peer_python: Annotated[str | None, typer.Option(help="Interpreter that has the peer's package.")] = None,
+    json: JsonOption = False,
+) -> None:
+    """Compare decoding modes: tokens per second (prompt excluded), ratios, acceptance, identical texts.
+
+    The target has --cores, and so has an sd draft; an ssd draft has --draft-cores. Each prompt has a seed of its own,
+    counted from --seed. Options of speculation hold for every mode that they have a meaning for.
+    """
+    engine, speculative = given[EngineConfig], given[SpeculativeConfig]
+    params = sampling(given[SamplingParams])
+    cores, draft_cores = parse_cores(engine.pop("cores", None)), parse_cores(speculative.pop("cores", None))
+    for place_of_one in (cores, draft_cores):
+        place_threads(None, place_of_one)
+    k = speculative.pop("num_speculative_tokens", None)
+    speculative.pop("verification", None)
+    wanted = names("--modes", modes)
+    own = options_by_mode([name.removesuffix(ALL) for name in wanted], speculative)
+    if k is None and "auto" in own:
+        own["auto"]["num_speculative_tokens"] = AUTO_SPECULATIVE_TOKENS
+    k = SpeculativeConfig.num_speculative_tokens if k is None else k
+    for method, flag, text in (("sd", "--sd-config", sd_config), ("ssd", "--ssd-config", ssd_config)):
+        own.setdefault(method, {}).update(parse_object(flag, text))
+    planned = plan_modes(
+        wanted,
+        cores=cores,
+        draft_cores=draft_cores,
+        draft=draft,
+        num_speculative_tokens=k,
+        verification=params.verification,
+        extra=own,
+    )
+    if peer is not None:
+        check_peer(peer)
+        if not params.greedy:
+            raise ConfigError("--peer decodes greedily; leave out --temperature")
+    elif peer_python is not None:
+        raise ConfigError("--peer-python without a peer; add --peer llama.cpp")
+    prompts = load_prompts(
+        dataset,
+        num_prompts,
+        data_dir=data_dir,
+        categories=names("--categories", categories) if categories else (),
+    )
+    shared = dict(given[SamplingParams])
+    seed, max_tokens = shared.pop("seed"), shared.pop("max_tokens")
+    with ExitStack() as stack:
+        engines = load_engines(model, planned, engine, stack)
+        llm = next(iter(engines.values()))
+        runners: dict[str, Runner] = {
+            mode.name: LLMRunner(engines[mode.plan], mode.speculates, shared) for mode in planned
+        }
+        own_modes = list(runners)
+        if peer is not None:
+            every = tuple(dict.fromkeys((*(cores or ()), *(draft_cores or ())))) or None
+            other = LlamaCpp(
+                resolve_model(model),
+                threads=place_threads(None, every)[0],
+                cores=every,
+                max_length=llm.max_model_len,
+                python=peer_python,
+            )
+            stack.callback(other.close)
+            runners = {
+                other.name: LlamaCppRunner(other, () if params.ignore_eos else llm.tokenizer.eos_ids),
+                **runners,
+            }
+        ids = [llm.tokenizer.encode_prompt(prompt.text) for prompt in prompts]
+        with step_progress() as progress:
+            result = measure_modes(
+                runners,
+                ids,
+                max_tokens=max_tokens,
+                seed=seed,
+                same_text=own_modes,
+                progress=progress,
+            )
+    setting = {
+        "model": model, "draft": draft, "dataset": dataset, "num_prompts": len(prompts),
+        "max_tokens": max_tokens, "temperature": params.temperature,
+        "num_speculative_tokens": k, "verification": params.verification,
+        "cores": cores, "draft_cores": draft_cores, "quantize": engine.get("quantize"),
+    }  # fmt: skip
+    result = {**setting, **result, "processor": describe_processor()}
+    if json:
+        print_json(result)
+    else:
+        show_decode(result)
+
+
+def options_by_mode(modes: list[str], given: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return for each mode what it has a meaning for. Raises ConfigError for what none of them has a meaning for."""
+    found: dict[str, dict[str, Any]] = {mode: {} for mode in modes if mode != "ar"}
+    for option in SPECULATION:
+        if option.name not in given:
+            continue
+        methods = option.field.metadata["methods"]
+        having = [mode for mode in found if not methods or mode in methods]
+        if not having:
+            raise ConfigError(
+                f"{option.flags[0]} is for {' and '.join(methods)}, and --modes has none of these"
+            )
+        for mode in having:
+            found[mode][option.name] = given[option.name]
+    for options in found.values():
+        read_fan_out(options)
+    return found
+
+
+def load_engines(
+    model: str, planned: list[BenchMode], options: dict[str, Any], stack: ExitStack
+) -> dict[EnginePlan, LLM]:
+    """Load one engine for each different plan; the stack closes them."""
+    engines: dict[EnginePlan, LLM] = {}
+    for mode in planned:
+        if mode.plan not in engines:
+            # A prompt is read once per mode: what an earlier mode left in memory must not help a later one.
+            llm = load(
+                model,
+                mode.plan.speculative_config,
+                cores=mode.plan.cores,
+                max_num_seqs=SEQUENCES,
+                enable_prefix_caching=False,
+                **options,
+            )
+            engines[mode.plan] = stack.enter_context(llm)
+    return engines
+
+
+def parse_object(option: str, text: str | None) -> dict[str, Any]:
+    """Read a JSON object given as an option. Raises ConfigError."""
+    try:
+        value = jsonlib.loads(text) if text else {}
+    except ValueError as error:
+        raise ConfigError(f"{option} is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise ConfigError(f"{option} must be a JSON object, got {text}")
+    return value
+
+
+def show_decode(result: dict[str, Any]) -> None:
+    """Print the comparison as a table."""
+    remark(
+        f"{result['model']}, {result['num_prompts']} prompts of {result['dataset']}, at most "
+        f"{result['max_tokens']} tokens each, temperature {result['temperature']:g}"
+    )
+    speed = {name: mode["tokens_per_s"] for name, mode in result["modes"].items()}
+    base = "ar" if "ar" in speed else next(iter(speed))
+    table = Table(box=None, header_style="bold")
+    for title in ("mode", "tokens/s", "spread", f"x {base}", "first token", "accepted", "per round", "hits"):
+        table.add_column(title, justify="left" if title == "mode" else "right", no_wrap=True)
+    for name, mode in result["modes"].items():
+        table.add_row(
+            name,
+            f"{mode['tokens_per_s']:.1f}",
+            f"{mode['spread']:.0%}",
+            f"{speed[name] / speed[base]:.2f}",
+            f"{mode['ttft_s']:.2f} s",
+            share(mode["acceptance_rate"]),
+            "-" if mode["mean_acceptance_length"] is None else f"{mode['mean_acceptance_length']:.2f}",
+            share(mode["hit_rate"]),
+        )
+    out.print(table)
+    for name, paired in result["paired_ratios"].items():
+        if paired is not None:
+            extremes = f"{paired['min']:.2f} to {paired['max']:.2f}"
+            say(f"{name}: {paired['median']:.2f} x on the median prompt ({extremes})")
+    if result["identical_texts"]:
+        say("texts identical in all modes")
+    else:
+        say(f"texts differ: {result['differences']}")
+
+
+def share(value: float | None) -> str:
+    """Return a percentage, or a dash for what does not apply."""
+    return "-" if value is None else f"{value:.0%}"

@@ -1,22 +1,67 @@
-"""Tables of ``sonoran calibrate``."""
+"""What ``sonoran calibrate`` says: its tables, and its JSON of an explanation."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from rich.table import Table
+from rich.text import Text
 
-from sonoran.cli.common import out
-from sonoran.planning.profile.choose import choose
-from sonoran.planning.profile.predict import Workload, predict_all
-from sonoran.planning.profile.profile import Profile
+from sonoran.cli.common import out, say
+from sonoran.planning.profile.advice import Advice
+from sonoran.planning.profile.choose import Choice, choose
+from sonoran.planning.profile.placement import Workload
+from sonoran.planning.profile.predict import Prediction, predict_all
+from sonoran.planning.profile.profile import Measured, Profile
 from sonoran.planning.profile.replay import replay_lengths
-
-if TYPE_CHECKING:
-    from sonoran.cli.calibrate_explain import Explanation
-
+from sonoran.planning.scaling.hidden import HiddenDrafting
+from sonoran.theory.speedup import tokens_from_lengths
 
 BATCHES = (1, 8)
+
+
+@dataclass(slots=True)
+class Explanation:
+    """Everything that is printed for one workload."""
+
+    workload: Workload
+    predictions: list[Prediction]
+    shown: list[Prediction]
+    choice: Choice
+    advice: list[Advice]
+    sizing: HiddenDrafting | None
+    measured: list[Measured] = field(default_factory=list)
+
+    def document(self, profile: Profile) -> dict[str, Any]:
+        """Return one JSON document."""
+        measured = {v.label: v for v in self.measured}
+
+        def row(p: Prediction) -> dict[str, Any]:
+            found = measured.get(p.label)
+            return {
+                "label": p.label,
+                **{key: value for key, value in asdict(p).items() if key != "placement"},
+                "target_cores": p.placement.target_cores,
+                "draft_cores": p.placement.draft_cores,
+                "hidden": p.hidden,
+                "measured_tokens_per_s": found.measured if found else None,
+                "error": found.error if found else None,
+            }
+
+        return {
+            "workload": asdict(self.workload),
+            "profile": profile.summary(),
+            "choice": {
+                "label": self.choice.best.label,
+                "reason": self.choice.reason,
+                "gain": self.choice.gain,
+            },
+            "candidates": [row(p) for p in self.shown],
+            "verified": [{**asdict(v), "error": v.error} for v in self.measured],
+            "advice": [asdict(a) for a in self.advice],
+            "draft_size": None if self.sizing is None else asdict(self.sizing),
+        }
 
 
 def choices(profile: Profile) -> list[dict[str, Any]]:
@@ -43,19 +88,17 @@ def print_profile(profile: Profile) -> None:
     """Print what was measured and what follows from it."""
     draft = profile.key.draft.name if profile.key.draft else "no draft"
     machine = profile.key.machine
-    out.print(f"[bold]{profile.key.target.name}[/bold] with {draft}", highlight=False)
-    out.print(
+    out.print(Text.assemble((profile.key.target.name, "bold"), f" with {draft}"))
+    say(
         f"{machine.processor}, {machine.kernels}, cores {','.join(map(str, machine.cores))}; {profile.created}, "
         f"{profile.elapsed_s:.0f} s" + (", quick" if profile.quick else ""),
         style="dim",
-        highlight=False,
-        soft_wrap=True,
     )
-    out.print(profile.verdict, style="red" if profile.noisy else "green", highlight=False, soft_wrap=True)
+    say(profile.verdict, style="red" if profile.noisy else "green")
     out.print(_passes(profile))
     if profile.acceptance:
         out.print(_acceptance(profile))
-    out.print(
+    say(
         f"engine {profile.host.ms:.2f} ms per round, message {profile.message.ms:.2f} ms"
         + "".join(
             f"; temperature {s.temperature:g}: {s.row.ms:.2f} ms per verified row, {s.token.ms:.2f} per drafted "
@@ -63,40 +106,28 @@ def print_profile(profile: Profile) -> None:
             for s in profile.sampling
         ),
         style="dim",
-        highlight=False,
-        soft_wrap=True,
     )
     for choice in choices(profile):
-        out.print(
-            f"batch {choice['batch']}, temperature {choice['temperature']:g}: {choice['reason']}",
-            highlight=False,
-            soft_wrap=True,
-        )
+        say(f"batch {choice['batch']}, temperature {choice['temperature']:g}: {choice['reason']}")
 
 
 def print_explanation(answer: Explanation, profile: Profile) -> None:
     """Print the choice, the candidates and what would make it faster."""
-    out.print(f"[bold]{answer.choice.reason}[/bold]", highlight=False, soft_wrap=True)
+    say(answer.choice.reason, style="bold")
     if profile.noisy or profile.quick:
         remark = (
             profile.verdict if profile.noisy else "from a quick measurement; sonoran calibrate tells more"
         )
-        out.print(remark, style="red", highlight=False, soft_wrap=True)
+        say(remark, style="red")
     out.print(_candidates(answer))
     if answer.advice:
-        out.print("What would make it faster:", style="bold")
+        say("What would make it faster:", style="bold")
     for advice in answer.advice:
-        out.print(
-            f"  {advice.gain:.2f}x, {advice.tokens_per_s:.1f} tokens/s: {advice.what}",
-            highlight=False,
-            soft_wrap=True,
-        )
+        say(f"  {advice.gain:.2f}x, {advice.tokens_per_s:.1f} tokens/s: {advice.what}")
     if answer.sizing is not None:
-        out.print(
+        say(
             f"By the scaling laws, at these costs the best draft has {answer.sizing.sd.parameters / 1e6:.0f}M "
-            f"parameters for SD and {answer.sizing.ssd.parameters / 1e6:.0f}M for SSD.",
-            highlight=False,
-            soft_wrap=True,
+            f"parameters for SD and {answer.sizing.ssd.parameters / 1e6:.0f}M for SSD."
         )
 
 
@@ -131,21 +162,17 @@ def _acceptance(profile: Profile) -> Table:
     )
     for title in ("rule, T", "accepted", "+-", "K = 4", "in 1", "in 4", "positions", "perplexity"):
         table.add_column(title, justify="left" if title.startswith("rule") else "right")
-    for law in profile.acceptance:
-        longest = max(len(trace.rejected) for trace in law.traces)
-        tokens = "-"
-        if longest > 4:
-            counts = replay_lengths(law, 4)
-            tokens = f"{sum((k + 1) * n for k, n in enumerate(counts)) / sum(counts):.2f}"
-        perplexities = [p for p in (law.target_perplexity, law.draft_perplexity) if p is not None]
+    for found in profile.acceptance:
+        tokens = f"{tokens_from_lengths(replay_lengths(found, 4)):.2f}" if found.longest > 4 else "-"
+        perplexities = [p for p in (found.target_perplexity, found.draft_perplexity) if p is not None]
         table.add_row(
-            f"{law.verification}, {law.temperature:g}",
-            f"{law.rate:.0%}",
-            f"{law.standard_error:.1%}",
+            f"{found.verification}, {found.temperature:g}",
+            f"{found.rate:.0%}",
+            f"{found.standard_error:.1%}",
             tokens,
-            f"{law.rejected_cdf[1]:.0%}",
-            f"{law.rejected_cdf[4]:.0%}",
-            str(law.positions),
+            f"{found.rejected_cdf[1]:.0%}",
+            f"{found.rejected_cdf[4]:.0%}",
+            str(found.positions),
             " / ".join(f"{p:.2f}" for p in perplexities) or "-",
         )
     return table
@@ -153,7 +180,7 @@ def _acceptance(profile: Profile) -> Table:
 
 def _candidates(answer: Explanation) -> Table:
     plain = answer.choice.by_mode["ar"].tokens_per_s
-    measured = {v.label: v for v in answer.verified}
+    measured = {v.label: v for v in answer.measured}
     table = Table(box=None, header_style="bold")
     titles = ["mode", "K", "budget", "backup", "cores", "tokens/s", "x AR", "hits"]
     titles += ["measured", "error"] if measured else []

@@ -5,17 +5,16 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
 from rich.table import Table
 
-from sonoran.cli.common import command, out, print_json
-from sonoran.cli.engine import JsonOption, load_progress
+from sonoran.cli.common import JsonOption, command, examples, out, print_json, say
+from sonoran.cli.progress import load_progress
 from sonoran.models.opening import OpenModel, open_with_tokenizer
 from sonoran.models.tokenizer.compatibility import CompatibilityReport, compare
 
-EXAMPLES = (
-    "Examples:  sonoran check-draft qwen2.5-coder-1.5b-instruct qwen2.5-coder-0.5b-instruct  |  "
-    "sonoran check-draft target.gguf draft.gguf --json"
+EXAMPLES = examples(
+    "sonoran check-draft qwen2.5-coder-1.5b-instruct qwen2.5-coder-0.5b-instruct",
+    "sonoran check-draft target.gguf draft.gguf --json",
 )
 
 
@@ -94,8 +93,9 @@ def as_json(report: CompatibilityReport, facts: list[dict[str, Any]], remarks: l
 
 def show(report: CompatibilityReport, facts: list[dict[str, Any]], remarks: list[str]) -> None:
     """Print the verdict, the facts side by side, and the notes."""
-    verdict = "[green]yes[/green]" if report.compatible else "[red]no[/red]"
-    out.print(f"may draft: {verdict}")
+    out.print(
+        "may draft:", "yes" if report.compatible else "no", style="green" if report.compatible else "red"
+    )
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("", "target", "draft"):
         table.add_column(title, overflow="fold")
@@ -105,11 +105,10 @@ def show(report: CompatibilityReport, facts: list[dict[str, Any]], remarks: list
         table.add_row(
             f"special: {role}", *(_cell(" ".join(f["special_tokens"][role]) or "none") for f in facts)
         )
-    out.print(table, highlight=False)
+    out.print(table)
     for line in ([] if report.compatible else [str(report)]) + [f"note: {remark}" for remark in remarks]:
-        out.print(line, highlight=False, markup=False, soft_wrap=True)
+        say(line)
 
 
 def _cell(value: object) -> str:
-    # Token strings and paths may look like markup.
-    return f"{value:,}" if isinstance(value, int) else escape(str(value))
+    return f"{value:,}" if isinstance(value, int) else str(value)

@@ -1,4 +1,4 @@
-"""What every command shares: error reporting, JSON output, consoles."""
+"""What every command shares: consoles, errors, JSON, examples in ``--help``, files that the user named."""
 
 from __future__ import annotations
 
@@ -7,16 +7,20 @@ import functools
 import json
 import sys
 from collections.abc import Callable
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
 
-import numpy as np
 import typer
 from rich.console import Console
+from rich.markup import escape
 
-from sonoran.errors import SonoranError
+from sonoran.errors import ConfigError, SonoranError, nearest
 
-out = Console()
-err = Console(stderr=True)
+# What users, files and models name may look like markup: nothing that is printed is read as such.
+out = Console(markup=False, emoji=False, highlight=False)
+err = Console(markup=False, emoji=False, highlight=False, stderr=True)
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -29,7 +33,8 @@ def command(function: F) -> F:
         try:
             return function(*args, **kwargs)
         except SonoranError as error:
-            err.print(f"[red]error:[/red] {error}", highlight=False, soft_wrap=True)
+            err.print("error:", style="red", end=" ")
+            err.print(str(error), soft_wrap=True)
             raise typer.Exit(2) from error
         except KeyboardInterrupt:
             err.print("interrupted")
@@ -38,6 +43,22 @@ def command(function: F) -> F:
             raise typer.Exit(1) from None
 
     return wrapped  # type: ignore[return-value]
+
+
+def examples(*commands: str) -> str:
+    """Return what ``--help`` ends with: one command a line, to be copied."""
+    # Typer takes paragraphs for lines, and what is in brackets for markup.
+    return "\n\n".join(["Examples:" if len(commands) > 1 else "Example:", *map(escape, commands)])
+
+
+def say(text: str, style: str | None = None) -> None:
+    """Print a result: one line, however long."""
+    out.print(text, style=style, soft_wrap=True)
+
+
+def remark(text: str) -> None:
+    """Print on standard error what is beside the result: one line, however long."""
+    err.print(text, style="dim", soft_wrap=True)
 
 
 def print_json(value: Any) -> None:
@@ -49,8 +70,55 @@ def print_json(value: Any) -> None:
 def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return dataclasses.asdict(value)
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, np.ndarray):
+    if hasattr(value, "tolist"):  # NumPy's arrays and numbers
         return value.tolist()
     return str(value)
+
+
+def numbers(flag: str, text: str) -> list[int]:
+    """Read a list such as ``1,2,4``. Raises ConfigError naming the option and the bad part."""
+    values = []
+    for part in text.split(","):
+        if not part.strip().isdigit():
+            raise ConfigError(f"{flag} {text!r}: cannot read {part.strip()!r}; write numbers like 1,2,4")
+        values.append(int(part))
+    return values
+
+
+def names(flag: str, text: str) -> list[str]:
+    """Read a list such as ``ar,sd``. Raises ConfigError for an empty entry or a repetition."""
+    values = [part.strip() for part in text.split(",")]
+    if not all(values) or len(set(values)) < len(values):
+        raise ConfigError(f"{flag} {text!r}: write different names, separated by commas")
+    return values
+
+
+def suffix(path: Path | None, valid: tuple[str, ...], what: str) -> str | None:
+    """Return the lower-case ending of a file name, which must be one of ``valid``. Raises ConfigError."""
+    if path is None:
+        return None
+    ending = path.suffix.lower().lstrip(".")
+    if ending not in valid:
+        wanted = nearest(ending, valid) if ending else f"; valid: {', '.join(valid)}"
+        raise ConfigError(
+            f"{what}: the file name {str(path)!r} must end in {' or '.join('.' + v for v in valid)}{wanted}"
+        )
+    return ending
+
+
+def read(path: Path, what: str) -> str:
+    """Return the text of a file that the user named. Raises ConfigError."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot read the {what} file {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"the {what} file {path} is not UTF-8 text") from None
+
+
+def write(path: Path, data: bytes) -> None:
+    """Write a file that the user named. Raises ConfigError."""
+    try:
+        path.write_bytes(data)
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}") from None

@@ -15,22 +15,25 @@ from rich.table import Table
 from rich.text import Text
 
 from sonoran.bench.lanes import Lane, plan_lanes
-from sonoran.bench.race import Progress, Race, Show, summary
-from sonoran.cli.common import command, err, out, print_json
-from sonoran.cli.engine import JsonOption, ModelOption, load_progress
+from sonoran.bench.race import LaneState, Race, Show, summary
+from sonoran.cli.common import JsonOption, command, err, examples, out, print_json, say
+from sonoran.cli.options import Given, ModelOption, offers, options_of, sampling
+from sonoran.cli.progress import load_progress
+from sonoran.config import EngineConfig, SpeculativeConfig
 from sonoran.errors import ConfigError
 from sonoran.models.opening import LoadProgress
 from sonoran.models.registry import DEFAULT_TARGET
 from sonoran.sampling.params import SamplingParams
 
 PROMPT = "Write a Python function that merges two sorted lists, and explain it in two sentences."
-EXAMPLES = (
-    'Examples:  sonoran demo  |  sonoran demo --prompt "Explain recursion" -n 200  |  '
-    "sonoran demo --cores 0-3 --draft-cores 4 --temperature 1 --json"
+EXAMPLES = examples(
+    "sonoran demo",
+    'sonoran demo --prompt "Explain recursion" -n 200',
+    "sonoran demo --cores 0-3 --draft-cores 4 --temperature 1 --json",
 )
 NOTE = (
     "One lane runs at a time: together they would slow each other down. AR, SD and the target of SSD have the same "
-    "cores; SSD also has those of its draft, so AR on all of these cores is shown beside it."
+    "cores; SSD also has those of its draft{}."
 )
 REDRAW_S = 0.2
 """Seconds between two pictures. Drawing takes time from whatever runs, from every lane the same share."""
@@ -42,26 +45,29 @@ def register(app: typer.Typer) -> None:
 
 
 @command
+@offers(
+    options_of(SamplingParams, without=("verification",)),  # under rejection, texts do differ
+    options_of(SpeculativeConfig, only=("num_speculative_tokens", "cores")),
+    options_of(EngineConfig, only=("cores",)),
+    temperature=0.0,
+    seed=0,
+    max_tokens=128,
+)
 def demo(
     prompt: Annotated[str, typer.Option("--prompt", "-p", help="What to answer.")] = PROMPT,
     model: ModelOption = DEFAULT_TARGET,
     draft: Annotated[
-        str, typer.Option("--draft", "-d", help="Draft of SD and SSD: auto, or a model.")
+        str,
+        typer.Option("--draft", "-d", help="Draft of SD and SSD: auto, or a model.", rich_help_panel="Draft"),
     ] = "auto",
-    num_speculative_tokens: Annotated[
-        int, typer.Option("--num-speculative-tokens", "-k", help="Most tokens drafted for each verification.")
-    ] = 4,
-    max_tokens: Annotated[int, typer.Option("--max-tokens", "-n", help="Most tokens to generate.")] = 128,
-    temperature: Annotated[float, typer.Option(help="0 takes the most likely token.")] = 0.0,
-    seed: Annotated[int, typer.Option(help="Seed; the same seed gives the same text.")] = 0,
-    cores: Annotated[str | None, typer.Option(help="Cores of the target: 0,2-5.")] = None,
-    draft_cores: Annotated[
-        str | None, typer.Option(help="Cores of SSD's draft; default: the last one.")
-    ] = None,
+    *,
+    given: Given,
     all_cores: Annotated[
         bool,
         typer.Option(
-            "--all-cores/--no-all-cores", help="Also run AR on all these cores; loads the target again."
+            "--all-cores/--no-all-cores",
+            help="Also run AR on all these cores; loads the target again.",
+            rich_help_panel="Machine",
         ),
     ] = True,
     json: JsonOption = False,
@@ -69,20 +75,27 @@ def demo(
     """Let AR, SD and SSD answer the same prompt, one after the other, and compare speeds and texts."""
     if not prompt.strip():
         raise ConfigError("the prompt is empty")
-    if max_tokens < 2:
-        raise ConfigError(f"--max-tokens must be at least 2 for a speed to be measured, got {max_tokens}")
+    params, speculative = sampling(given[SamplingParams]), given[SpeculativeConfig]
+    if params.max_tokens is None or params.max_tokens < 2:
+        raise ConfigError(
+            f"--max-tokens must be at least 2 for a speed to be measured, got {params.max_tokens}"
+        )
     lanes = plan_lanes(
-        cores=cores, draft_cores=draft_cores, draft=draft, num_speculative_tokens=num_speculative_tokens,
+        cores=given[EngineConfig].get("cores"),
+        draft_cores=speculative.pop("cores", None),
+        draft=draft,
         all_cores=all_cores,
-    )  # fmt: skip
-    params = SamplingParams(temperature=temperature, seed=seed, max_tokens=max_tokens)
+        **speculative,
+    )
     live = out.is_terminal and not json
     with load_progress() as reporting:
         race = Race(model, lanes, reporting)
     with race, stage(lanes, live) as (show, loading):
         result = {"model": model, "prompt": prompt, **summary(race.run(prompt, params, show, loading))}
+    beside = any(lane.cores != lanes[0].cores for lane in lanes)
+    result["note"] = NOTE.format(", so AR on all of these cores is shown beside it" if beside else "")
     if json:
-        print_json({**result, "note": NOTE})
+        print_json(result)
     else:
         report(result, with_text=not live)
     if not result["identical_texts"]:
@@ -92,12 +105,12 @@ def demo(
 @contextmanager
 def stage(lanes: Sequence[Lane], live: bool) -> Iterator[tuple[Show, LoadProgress | None]]:
     """Yield what shows the race and the loading: panels side by side on a terminal, else a line as a lane begins."""
-    latest: dict[str, Progress] = {}
+    latest: dict[str, LaneState] = {}
     if not live:
 
-        def announce(progress: Progress) -> None:
+        def announce(progress: LaneState) -> None:
             if progress.lane.name not in latest:
-                err.print(f"{progress.lane.name}: {where(progress)}", highlight=False, soft_wrap=True)
+                err.print(f"{progress.lane.name}: {where(progress)}", soft_wrap=True)
             latest[progress.lane.name] = progress
 
         yield announce, None
@@ -112,7 +125,7 @@ def stage(lanes: Sequence[Lane], live: bool) -> Iterator[tuple[Show, LoadProgres
                 screen.update(picture(lanes, latest, status, out.width, out.height), refresh=True)
                 drawn = time.monotonic()
 
-        def show(progress: Progress) -> None:
+        def show(progress: LaneState) -> None:
             begins = progress.lane.name not in latest
             latest[progress.lane.name] = progress
             draw(where(progress), begins)
@@ -126,7 +139,7 @@ def stage(lanes: Sequence[Lane], live: bool) -> Iterator[tuple[Show, LoadProgres
             draw("", True)
 
 
-def where(progress: Progress) -> str:
+def where(progress: LaneState) -> str:
     """Return where a lane runs; for SSD, also which process drafts."""
     if progress.worker_pid is None:
         return progress.lane.place
@@ -134,7 +147,7 @@ def where(progress: Progress) -> str:
 
 
 def picture(
-    lanes: Sequence[Lane], latest: dict[str, Progress], status: str, width: int, height: int
+    lanes: Sequence[Lane], latest: dict[str, LaneState], status: str, width: int, height: int
 ) -> Group:
     """Return the lanes side by side, each with the end of its text that fits."""
     rows = max(4, min(24, height - 6))
@@ -154,7 +167,7 @@ def picture(
         panels.append(
             Panel(
                 Text(body, no_wrap=True, overflow="crop"),
-                title=lane.name,
+                title=Text(lane.name),
                 subtitle=speed,
                 height=rows + 2,
                 border_style="green" if running else "dim",
@@ -175,7 +188,7 @@ def tail(text: str, columns: int, rows: int) -> str:
 def report(result: dict[str, Any], *, with_text: bool) -> None:
     """Print the text if it was not shown yet, the table, and whether the texts are identical."""
     if with_text:
-        out.print(result["text"], markup=False, highlight=False, soft_wrap=True)
+        say(result["text"])
     table = Table(box=None, header_style="bold")
     for title in ("mode", "tokens/s", "x AR", "per round", "hits", "sha256 of the token ids"):
         table.add_column(
@@ -194,11 +207,8 @@ def report(result: dict[str, Any], *, with_text: bool) -> None:
     count = len(result["modes"])
     if result["identical_texts"]:
         first = next(iter(result["modes"].values()))
-        out.print(
-            f"The {count} texts are identical, token by token ({first['num_tokens']} tokens):",
-            highlight=False,
-        )
-        out.print(f"sha256 {first['sha256']}", highlight=False, soft_wrap=True)
+        say(f"The {count} texts are identical, token by token ({first['num_tokens']} tokens):")
+        say(f"sha256 {first['sha256']}")
     else:
-        out.print(f"[red]The {count} texts differ.[/red]", highlight=False)
-    out.print(NOTE, style="dim", highlight=False)
+        say(f"The {count} texts differ.", style="red")
+    say(result["note"], style="dim")

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from sonoran import _native
 from sonoran.bench.machine import (
     describe_huge_pages,
     describe_memory,
@@ -15,11 +16,10 @@ from sonoran.bench.machine import (
     package_versions,
 )
 from sonoran.bench.selfcheck import cached_models, smallest_cached, try_model
-from sonoran.cli.common import command, out, print_json
-from sonoran.cli.engine import JsonOption
+from sonoran.cli.common import JsonOption, command, examples, out, print_json
 from sonoran.models.cache import cache_dir, model_path
 
-EXAMPLES = "Examples:  sonoran doctor  |  sonoran doctor --json  |  sonoran doctor --no-measure"
+EXAMPLES = examples("sonoran doctor", "sonoran doctor --json", "sonoran doctor --no-measure")
 PULL = "sonoran models pull"
 
 
@@ -87,8 +87,9 @@ def advice(report: dict[str, Any]) -> list[str]:
             "transparent huge pages are off, which slows the reading of weights; as root: "
             "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled"
         )
-    if report["processor"]["kernels"] != "avx512vnni":
-        tips.append("this processor lacks AVX512-VNNI: passes of several rows cost more than documented")
+    best = _native.instruction_sets()[0].name
+    if report["processor"]["kernels"] != best:
+        tips.append(f"this processor lacks {best}: passes of several rows cost more than documented")
     return tips
 
 

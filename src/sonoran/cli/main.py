@@ -1,41 +1,83 @@
-"""The ``sonoran`` command: one module per sub-command, each with a ``register(app)`` function."""
+"""The ``sonoran`` command. Each of its commands is a module with a ``register(app)`` function, imported when it runs."""
 
 from __future__ import annotations
 
 import importlib
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_group
 
-COMMANDS = (
-    "generate",
-    "demo",
-    "trace",
-    "models",
-    "doctor",
-    "bench",
-    "plan",
-    "check_draft",
-    "draft_worker",
-    "simulate",
-    "calibrate",
-)
+import sonoran
+from sonoran.cli.common import examples
 
-app = typer.Typer(
-    name="sonoran",
-    help="Fast, lossless text generation: speculative speculative decoding, run and planned.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-)
+COMMANDS = {
+    "Use": {
+        "generate": "Answer a prompt; the text comes as it is generated.",
+        "models": "The known models and the cache.",
+        "doctor": "What the machine has, what is cached, and whether everything works.",
+    },
+    "Measure": {
+        "demo": "AR, SD and SSD answer the same prompt, side by side.",
+        "bench": "Time passes and decoding modes.",
+        "calibrate": "Measure this machine and a pair of models, so that mode auto knows what is fastest.",
+        "trace": "Record what target and draft do when, for Perfetto.",
+    },
+    "Plan": {
+        "plan": "Which draft for a target, by the scaling laws.",
+        "simulate": "AR, SD and SSD on a machine that need not be here.",
+        "check-draft": "Whether a draft fits a target.",
+    },
+    "Serve": {
+        "draft-worker": "Serve a draft model to engines, on this machine or others.",
+    },
+}
+"""By panel of ``--help``: the commands, and what each does in one line."""
+
+SETTINGS: dict[str, Any] = {"rich_markup_mode": "rich", "pretty_exceptions_enable": False}
+
+
+class Commands(TyperGroup):
+    """Shows commands by their line in COMMANDS, so that help and completion need not import them."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        for panel, commands in COMMANDS.items():
+            for name, line in commands.items():
+                self.commands[name] = TyperCommand(name, help=line, rich_help_panel=panel)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Import the command that is to run, or whose options are to be completed."""
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, command and load(str(name)), rest
+
+
+def load(name: str) -> Any:
+    """Return a command, imported and complete."""
+    root = typer.Typer(**SETTINGS)
+    importlib.import_module(f"sonoran.cli.{name.replace('-', '_')}").register(root)
+    return get_group(root).commands[name]
+
+
+EXAMPLES = examples('sonoran generate "Reverse a list in Python"', "sonoran demo", "sonoran generate --help")
+
+app = typer.Typer(name="sonoran", no_args_is_help=True, cls=Commands, epilog=EXAMPLES, **SETTINGS)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"sonoran {sonoran.__version__}")
+        raise typer.Exit
 
 
 @app.callback()
-def _root() -> None:
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
     """Fast, lossless text generation: speculative speculative decoding, run and planned."""
-
-
-for _name in COMMANDS:
-    importlib.import_module(f"sonoran.cli.{_name}").register(app)
 
 
 def main() -> None:

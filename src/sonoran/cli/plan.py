@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json as jsonlib
 from pathlib import Path
-from typing import Annotated, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
-from sonoran.cli.common import command, out, print_json
-from sonoran.cli.plan_files import read, read_candidates, read_cost, read_laws, suffix, write
+from sonoran.cli.common import JsonOption, command, examples, out, print_json, read, say, suffix, write
 from sonoran.errors import PlanError
+
+if TYPE_CHECKING:
+    from sonoran.planning.scaling import Candidate, CostModel, Laws
 
 app = typer.Typer(help="Plan the draft of a target by the scaling laws; reproduce and refit them.")
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
-_EXAMPLES = (
-    "Examples:  sonoran plan --target-params 70e9 --target-tokens 15e12 --draft-tokens 18e12  |  "
-    "sonoran plan --target Qwen2.5/72B --plot plan.svg --report plan.html  |  "
-    "sonoran plan --target Llama-3.1/70B --candidates drafts.json --hit-rate 0.9"
+EXAMPLES = examples(
+    "sonoran plan --target-params 70e9 --target-tokens 15e12",
+    "sonoran plan --target Qwen2.5/72B --plot plan.svg --report plan.html",
+    "sonoran plan --target Llama-3.1/70B --candidates drafts.json",
+)
+REPRODUCE_EXAMPLES = examples("sonoran plan reproduce", "sonoran plan reproduce --table 5 --json")
+FIT_EXAMPLES = examples(
+    "sonoran plan fit pairs.csv",
+    "sonoran plan fit pairs.json --output mine.json",
+    "sonoran plan --target-params 70B --laws mine.json",
 )
 
 
@@ -27,7 +35,7 @@ def register(root: typer.Typer) -> None:
     root.add_typer(app, name="plan")
 
 
-@app.callback(invoke_without_command=True, epilog=_EXAMPLES)
+@app.callback(invoke_without_command=True, epilog=EXAMPLES)
 @command
 def plan_command(
     context: typer.Context,
@@ -70,13 +78,13 @@ def plan_command(
     seed: Annotated[int, typer.Option(help="Seed of the bootstrap.")] = 0,
     plot: Annotated[Path | None, typer.Option(help="Write the plot: .svg or .png.")] = None,
     report: Annotated[Path | None, typer.Option(help="Write one self-contained page: .html.")] = None,
-    json: Json = False,
+    json: JsonOption = False,
 ) -> None:
     """Which draft for this target, how long a draft, what throughput, and how sure is that?"""
     if context.invoked_subcommand is not None:
         return
     from sonoran.planning.scaling import plan
-    from sonoran.planning.scaling.laws import parse_count
+    from sonoran.planning.scaling.quantities import parse_count
 
     # Wrong file names are cheaper to hear of before the work than after it.
     form = suffix(plot, ("svg", "png"), "--plot")
@@ -110,17 +118,17 @@ def plan_command(
         return
     from sonoran.cli.plan_text import plan_text
 
-    out.print(plan_text(answer), highlight=False)
+    out.print(plan_text(answer))
     for path in (plot, report):
         if path is not None:
-            out.print(f"wrote {path}", highlight=False, soft_wrap=True)
+            say(f"wrote {path}")
 
 
-@app.command(epilog="Examples:  sonoran plan reproduce  |  sonoran plan reproduce --table 5 --json")
+@app.command(epilog=REPRODUCE_EXAMPLES)
 @command
 def reproduce(
     table: Annotated[int | None, typer.Option(help="One table: 3, 4, 5, 6, 8 or 9. Default: all.")] = None,
-    json: Json = False,
+    json: JsonOption = False,
 ) -> None:
     """Compute the published tables again and show published, computed and difference."""
     from sonoran.cli.plan_text import table_text
@@ -134,13 +142,10 @@ def reproduce(
         print_json({"tables": [item.to_dict() for item in tables], "corrections": list(CORRECTIONS.values())})
     else:
         for item in tables:
-            out.print(table_text(item), highlight=False)
+            out.print(table_text(item))
 
 
-@app.command(
-    epilog="Examples:  sonoran plan fit pairs.csv  |  sonoran plan fit pairs.json --output mine.json  |  "
-    "sonoran plan --target-params 70B --laws mine.json"
-)
+@app.command(epilog=FIT_EXAMPLES)
 @command
 def fit(
     measurements: Annotated[Path, typer.Argument(help="Measured pairs, CSV or JSON (see docs/planning.md).")],
@@ -151,12 +156,12 @@ def fit(
         str | None, typer.Option(help="Loss law to write along: besiroglu, hoffmann or e,a,b,nu,delta.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the laws file.")] = False,
-    json: Json = False,
+    json: JsonOption = False,
 ) -> None:
     """Fit the acceptance plane to your own measurements and write a laws file for `plan --laws`."""
     from sonoran.cli.plan_text import fit_text
-    from sonoran.planning.scaling.laws import BESIROGLU, parse_loss_law
-    from sonoran.planning.scaling.lawset import fit_measurements, fit_warnings, laws_from_fit, laws_to_dict
+    from sonoran.planning.scaling.laws import fit_measurements, fit_warnings, laws_from_fit, laws_to_dict
+    from sonoran.planning.scaling.loss import BESIROGLU, parse_loss_law
     from sonoran.planning.scaling.measurements import parse_measurements
 
     form = suffix(measurements, ("csv", "json"), "measurements")
@@ -169,7 +174,7 @@ def fit(
     document = laws_to_dict(plane, laws_from_fit(plane, tuple(points), loss=law, source=measurements.name))
     warnings += fit_warnings(plane, points)
     if not json:
-        out.print(fit_text(document, warnings), highlight=False)
+        out.print(fit_text(document, warnings))
     if plane.plane.a >= 0:
         raise PlanError(
             f"no laws file written: A = {float(plane.plane.a):.3g} is not negative, so in these data "
@@ -179,6 +184,49 @@ def fit(
     if json:
         print_json({**document, "warnings": warnings, "output": str(path)})
     else:
-        out.print(
-            f"wrote {path}; use it with: sonoran plan --laws {path} ...", highlight=False, soft_wrap=True
+        say(f"wrote {path}; use it with: sonoran plan --laws {path} ...")
+
+
+def read_laws(path: Path | None, loss: str | None) -> Laws:
+    """Laws from a file or the published ones, with another loss law if asked."""
+    from sonoran.planning.scaling import laws_from_json, published_laws
+    from sonoran.planning.scaling.loss import parse_loss_law
+
+    found = published_laws() if path is None else laws_from_json(read(path, "laws"))
+    return found if loss is None else dataclasses.replace(found, loss=parse_loss_law(loss))
+
+
+def read_cost(latencies: Path | None, slope: float, floor: float, factor: float) -> CostModel:
+    """Cost model from measured latencies, or from the three shares."""
+    from sonoran.planning.scaling import ParameterCost, measured_cost_from_dict
+
+    if latencies is None:
+        return ParameterCost(slope, floor, factor)
+    if (slope, floor, factor) != (0.0, 0.0, 1.0):
+        raise PlanError(
+            "--latencies replaces --verify-slope, --draft-floor and --draft-factor: give one or the other"
         )
+    value = _parse_json(read(latencies, "latencies"), str(latencies))
+    if not isinstance(value, dict):
+        raise PlanError(f"{latencies}: latencies must be a JSON object with 'target' and 'drafts'")
+    return measured_cost_from_dict(value)
+
+
+def read_candidates(given: str) -> list[Candidate]:
+    """Candidates from a JSON file or from names with commas."""
+    from sonoran.planning.scaling import find_model, parse_candidates
+    from sonoran.planning.scaling.candidates import candidate_of
+
+    if given.lower().endswith(".json"):
+        return parse_candidates(read(Path(given), "candidates"))
+    names = [name.strip() for name in given.split(",") if name.strip()]
+    if not names:
+        raise PlanError("--candidates is empty; give a JSON file or names such as Qwen2.5/0.5B,Qwen2.5/1.5B")
+    return [candidate_of(find_model(name)) for name in dict.fromkeys(names)]
+
+
+def _parse_json(text: str, where: str) -> Any:
+    try:
+        return jsonlib.loads(text)
+    except jsonlib.JSONDecodeError as error:
+        raise PlanError(f"{where} is not JSON: line {error.lineno}: {error.msg}") from None

@@ -10,8 +10,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from sonoran.planning.scaling.costs import HiddenDrafting
-from sonoran.planning.scaling.planning import Optimum, Plan, size
+from sonoran.planning.scaling.hidden import HiddenDrafting
+from sonoran.planning.scaling.planning import Optimum, Plan
+from sonoran.planning.scaling.quantities import format_count
 from sonoran.planning.scaling.reproduction import Table as Reproduced
 
 
@@ -29,14 +30,14 @@ def plan_text(answer: Plan) -> Group:
         rules = [
             (
                 rule.name + ("" if rule.in_range else ", not fitted here"),
-                size(rule.parameters),
+                format_count(rule.parameters),
                 f"{rule.relative_error:+.0%}",
                 f"{rule.throughput_kept:.1%}",
             )
             for rule in answer.rules
         ]
         parts += [_table("Rules of thumb", ("", "draft", "error of N*", "throughput kept"), rules), Text("")]
-        others = [(v.name, size(v.parameters), f"{v.parameters / best:.2f}") for v in answer.variants]
+        others = [(v.name, format_count(v.parameters), f"{v.parameters / best:.2f}") for v in answer.variants]
         parts += [_table("N* under other assumptions", ("", "draft", "relative"), others), Text("")]
     parts.append(Text("Extrapolated or assumed", style="bold"))
     parts += [Padding(Text("- " + note.text), (0, 0, 0, 2)) for note in answer.notes]
@@ -107,15 +108,15 @@ def fit_text(document: dict[str, Any], warnings: Iterable[str]) -> Group:
 def _numbers(best: Optimum) -> Group:
     interval = "not available: fewer than three measured targets, or no draws"
     if best.interval is not None:
-        interval = f"{size(best.interval.low)} to {size(best.interval.high)}"
+        interval = f"{format_count(best.interval.low)} to {format_count(best.interval.high)}"
     rows = [
         (
             "best draft N*",
-            f"{size(best.parameters)} ({best.parameters:.0f} parameters), 1/{best.ratio:.0f} of the target",
+            f"{format_count(best.parameters)} ({best.parameters:.0f} parameters), 1/{best.ratio:.0f} of the target",
         ),
         ("95 %, targets drawn again", interval),
-        ("within 1 % of the best", " to ".join(size(v) for v in best.within_1_percent)),
-        ("within 5 %", " to ".join(size(v) for v in best.within_5_percent)),
+        ("within 1 % of the best", " to ".join(format_count(v) for v in best.within_1_percent)),
+        ("within 5 %", " to ".join(format_count(v) for v in best.within_5_percent)),
         (
             "alpha",
             f"{best.alpha:.4f} ({best.alpha_range[0]:.2f} to {best.alpha_range[1]:.2f} for a single pair)",
@@ -136,7 +137,7 @@ def _candidates(answer: Plan) -> Group:
         alpha = "" if row.alpha is None else f"{row.alpha:.3f}"
         cells = (
             row.name,
-            size(row.parameters),
+            format_count(row.parameters),
             alpha,
             row.alpha_source,
             str(row.gamma),
@@ -151,12 +152,18 @@ def _candidates(answer: Plan) -> Group:
 
 def _hidden(hidden: HiddenDrafting) -> Group:
     rows = [
-        (name, size(choice.parameters), f"{choice.gamma:.0f}", f"{choice.alpha:.3f}", f"{choice.speedup:.2f}")
+        (
+            name,
+            format_count(choice.parameters),
+            f"{choice.gamma:.0f}",
+            f"{choice.alpha:.3f}",
+            f"{choice.speedup:.2f}",
+        )
         for name, choice in (("SD", hidden.sd), ("SSD", hidden.ssd))
     ]
     title = f"Hidden drafting (SSD, hit rate {hidden.settings.hit_rate:.2g}, backup {hidden.settings.backup})"
-    limit = size(hidden.hidden_limit) if hidden.hidden_limit else "no size"
-    keeps = size(hidden.break_even) if hidden.break_even else "none"
+    limit = format_count(hidden.hidden_limit) if hidden.hidden_limit else "no size"
+    keeps = format_count(hidden.break_even) if hidden.break_even else "none"
     return Group(
         _table(title, ("", "best draft", "K", "alpha", "speed-up"), rows),
         Text(

@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
-from sonoran.cli.common import command, err, out, print_json
+from sonoran.cli.common import JsonOption, command, err, examples, out, print_json, say
 from sonoran.errors import PlanError
 from sonoran.planning.rounds.presets import (
     PRESETS,
@@ -19,9 +20,10 @@ from sonoran.planning.rounds.presets import (
     to_document,
 )
 
-EXAMPLES = (
-    "Examples:  sonoran simulate --preset llama-70b  |  sonoran simulate --preset qwen-32b --json  |  "
-    "sonoran simulate --preset mine.json --rounds 10000"
+EXAMPLES = examples(
+    "sonoran simulate --preset llama-70b",
+    "sonoran simulate --preset qwen-32b --json",
+    "sonoran simulate --preset mine.json --rounds 10000",
 )
 MAX_ROUNDS = 1_000_000
 
@@ -41,7 +43,7 @@ def simulate(
     ] = PRESETS[0],
     rounds: Annotated[int, typer.Option(help="Rounds of each run.")] = 2000,
     seed: Annotated[int, typer.Option(help="Seed of the random numbers.")] = 0,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    json: JsonOption = False,
 ) -> None:
     """Simulate AR, SD and SSD with a preset's latencies and acceptance; print published values beside."""
     if not 1 <= rounds <= MAX_ROUNDS:
@@ -50,7 +52,7 @@ def simulate(
     with err.status("simulating") as status:
 
         def show(name: str, done: int, total: int) -> None:
-            status.update(f"simulating {name} ({done + 1} of {total})")
+            status.update(Text(f"simulating {name} ({done + 1} of {total})"))
 
         answers = compare(chosen, rounds=rounds, seed=seed, progress=show)
     if json:
@@ -61,7 +63,7 @@ def simulate(
 
 def print_tables(preset: Preset, answers: list[ScenarioResult]) -> None:
     """Print one line per scenario: speeds, hit rate, round, each with its difference to what was published."""
-    out.print(f"[bold]{preset.name}[/bold]: {preset.description}", highlight=False, soft_wrap=True)
+    out.print(Text.assemble((preset.name, "bold"), f": {preset.description}"), soft_wrap=True)
     table = Table(box=None, header_style="bold")
     for title in ("run", "AR", "SD", "SSD", "SSD/SD", "hits", "round ms"):
         table.add_column(title, justify="left" if title == "run" else "right", no_wrap=title != "run")
@@ -75,17 +77,16 @@ def print_tables(preset: Preset, answers: list[ScenarioResult]) -> None:
             _cell(answer.value("ssd_round_ms"), "{:.1f}"),
         )
     out.print(table)
-    out.print(
+    say(
         "Tokens per second of the whole batch, hit rate and round of SSD; behind a value its difference to the "
         "published one, = where the published one went into the preset.",
         style="dim",
-        highlight=False,
     )
     used = sorted({answer.scenario.source for answer in answers} & set(preset.sources))
     for name in used:
-        out.print(f"{name}: {preset.sources[name]}", style="dim", highlight=False, soft_wrap=True)
+        say(f"{name}: {preset.sources[name]}", style="dim")
     for note in preset.notes:
-        out.print(note, style="dim", highlight=False, soft_wrap=True)
+        say(note, style="dim")
 
 
 def _cell(value: Comparison, form: str) -> str:

@@ -3,31 +3,42 @@
 from __future__ import annotations
 
 import json as jsonlib
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from sonoran.cli.common import command, err, print_json
-from sonoran.cli.engine import CoresOption, DraftOption, JsonOption, ModelOption, ThreadsOption, load
-from sonoran.cli.generate import encode, read_prompt, stream, summary
-from sonoran.cli.speculation import (
-    AddressOption,
-    BackupOption,
-    BudgetOption,
-    FanOutOption,
-    KeyFileOption,
-    speculative_config,
+from sonoran.cli.common import JsonOption, command, examples, print_json, remark, write
+from sonoran.cli.generate import (
+    ChatOption,
+    FileOption,
+    PromptArgument,
+    SystemOption,
+    read_prompt,
+    stream,
+    summary,
 )
+from sonoran.cli.options import (
+    ENGINE,
+    SAMPLING,
+    SPECULATION,
+    Given,
+    ModelOption,
+    decoding,
+    load,
+    mode_option,
+    offers,
+)
+from sonoran.config import EngineConfig
 from sonoran.engine.trace import Span, chrome_trace
 from sonoran.errors import ConfigError
 from sonoran.models.registry import DEFAULT_TARGET
-from sonoran.sampling.params import SamplingParams
 
-EXAMPLES = (
-    'Examples:  sonoran trace "Reverse a list in Python" --out trace.json  |  '
-    "sonoran trace --file prompt.txt --mode sd -n 32  |  "
-    'sonoran trace "hello" --draft-address tcp://127.0.0.1:5757 --json'
+EXAMPLES = examples(
+    'sonoran trace "Reverse a list in Python" --out trace.json',
+    "sonoran trace --file prompt.txt --mode sd -n 32",
+    'sonoran trace "hello" --draft-address tcp://127.0.0.1:5757 --json',
 )
 
 
@@ -37,30 +48,19 @@ def register(app: typer.Typer) -> None:
 
 
 @command
+@offers(SAMPLING, SPECULATION, ENGINE, temperature=0.0, max_tokens=64, seed=0)
 def trace(
-    prompt: Annotated[str | None, typer.Argument(help="The prompt; - reads standard input.")] = None,
-    file: Annotated[Path | None, typer.Option("--file", "-f", help="Read the prompt from a file.")] = None,
+    prompt: PromptArgument = None,
+    file: FileOption = None,
     target_file: Annotated[Path, typer.Option("--out", "-o", help="Where the trace goes.")] = Path(
         "trace.json"
     ),
-    mode: Annotated[str, typer.Option(help="ar, sd, ssd, ngram or auto.")] = "ssd",
     model: ModelOption = DEFAULT_TARGET,
-    draft: DraftOption = "none",
-    num_speculative_tokens: Annotated[
-        int | None,
-        typer.Option("--num-speculative-tokens", "-k", help="Most tokens drafted per round; default 4."),
-    ] = None,
-    temperature: Annotated[float, typer.Option(help="0 takes the most likely token.")] = 0.0,
-    seed: Annotated[int, typer.Option(help="Seed; the same seed gives the same text.")] = 0,
-    max_tokens: Annotated[int, typer.Option("--max-tokens", "-n", help="Most tokens to generate.")] = 64,
-    threads: ThreadsOption = None,
-    cores: CoresOption = None,
-    draft_cores: Annotated[str | None, typer.Option(help="Cores of the draft.")] = None,
-    draft_address: AddressOption = None,
-    draft_key_file: KeyFileOption = None,
-    fan_out: FanOutOption = None,
-    budget: BudgetOption = None,
-    backup: BackupOption = None,
+    system: SystemOption = None,
+    chat: ChatOption = None,
+    mode: Annotated[str, mode_option()] = "ssd",
+    *,
+    given: Given,
     json: JsonOption = False,
 ) -> None:
     """Generate an answer and write a trace of target and draft worker; the text goes to standard output.
@@ -68,33 +68,29 @@ def trace(
     Open the file at https://ui.perfetto.dev or chrome://tracing.
     """
     text = read_prompt(prompt, file)
-    config = speculative_config(
-        mode, draft, num_speculative_tokens, draft_options={"cores": draft_cores},
-        ssd_options={
-            "address": draft_address, "key_file": draft_key_file, "fan_out": fan_out, "budget": budget,
-            "backup": backup,
-        },
-    )  # fmt: skip
+    params, config = decoding(mode, given)
     check_writable(target_file)
-    params = SamplingParams(temperature=temperature, seed=seed, max_tokens=max_tokens)
-    with load(model, config, threads=threads, cores=cores, max_num_seqs=1) as llm:
-        ids = encode(llm, text, None, None)
+    with load(model, config, **given[EngineConfig], max_num_seqs=1) as llm:
+        ids = llm.tokenizer.encode_prompt(text, system=system, chat=chat)
         llm.start_trace()
         output = stream(llm, ids, params, quiet=json)
         lanes = llm.end_trace()
-    document = chrome_trace(lanes, {"model": model, "speculative_config": config, "tokens": max_tokens})
-    try:
-        target_file.write_text(jsonlib.dumps(document, allow_nan=False) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"cannot write {target_file}: {error}") from error
-    facts = {"file": str(target_file), "lanes": {lane: totals(spans) for lane, spans in lanes.items()}}
+    about = {
+        "model": model,
+        "speculative_config": None if config is None else asdict(config),
+        "tokens": params.max_tokens,
+    }
+    document = jsonlib.dumps(chrome_trace(lanes, about), allow_nan=False) + "\n"
+    write(target_file, document.encode("utf-8"))
+    parts = {lane: totals(spans) for lane, spans in lanes.items()}
     if json:
-        print_json({**facts, "text": output.outputs[0].text, "metrics": output.metrics})
+        text = output.outputs[0].text
+        print_json({"file": str(target_file), "lanes": parts, "text": text, "metrics": output.metrics})
         return
-    err.print(summary(output.metrics), style="dim", highlight=False, soft_wrap=True)
-    for lane, parts in facts["lanes"].items():  # type: ignore[attr-defined]
-        err.print(f"{lane}: {describe(parts)}", style="dim", highlight=False, soft_wrap=True)
-    err.print(f"{target_file} opens at https://ui.perfetto.dev", style="dim", highlight=False, soft_wrap=True)
+    remark(summary(output.metrics))
+    for lane, total in parts.items():
+        remark(f"{lane}: {describe(total)}")
+    remark(f"{target_file} opens at https://ui.perfetto.dev")
 
 
 def check_writable(path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from sonoran.engine.drafter import CachingDrafter, Drafter, DraftRequest, DraftRound
 from sonoran.errors import PlanError
 from sonoran.planning.profile.passes import Clock
-from sonoran.planning.profile.predict import Rounds
+from sonoran.planning.profile.round_times import Rounds
 from sonoran.planning.rounds.behaviour import stretch
 from sonoran.sampling.proposals import EMPTY, Speculation
 from sonoran.theory.distributions import length_distribution, pooled_rate
@@ -39,6 +39,8 @@ TYPICAL_K = 4
 
 _CLIP = 4.0  # a first round counts as at most that much slower than predicted,
 _OUTLIER = 1.5  # and a later one as that much slower than those before it
+_MEMORY = 0.97  # what an outcome is worth after the next
+_PRIOR = 8.0  # tokens that the profile's acceptance counts for
 _PRIOR_TOKENS = 16.0  # what the profile's speed counts for
 _SPEED_MEMORY = 0.95  # of rounds in the running speed
 _STALE = 0.25  # what the running speed still counts for when it is probed again
@@ -69,39 +71,38 @@ class AutoPolicy:
     rounds: Rounds
     k_max: int
     stops: bool = False
-    memory: float = 0.97  # what an observation is worth after the next
-    prior: float = 8.0  # tokens that the profile's acceptance counts for
     k: int = field(default=0, init=False)
-    switches: int = 0
-    probes: int = 0
-    _passed: float = field(init=False)
+    switches: int = field(default=0, init=False)
+    probes: int = field(default=0, init=False)
+    _base: float = field(init=False)  # acceptance rate of the profile
+    _passed: float = field(init=False)  # tokens accepted and looked at, fading
     _reached: float = field(init=False)
-    _slow: dict[bool, float] = field(default_factory=dict)  # measured / predicted ms, by "speculates"
-    _rival: int = 0
-    _votes: int = 0
-    _plain_rounds: int = 0
-    _next_probe: int = FIRST_PROBE
-    _probing: int = 0
-    _stretch: tuple[bool, int] = (False, 0)  # kind of the last rounds timed, and how many of it in a row
-    _checked: float = 1.0  # the ratio of rounds with a speculation when AR was last looked at
-    _checking: int = 0
-    _pause: int = 0
+    _slow: dict[bool, float] = field(default_factory=dict, init=False)  # measured / predicted ms, by K > 0
+    _rival: int = field(default=0, init=False)  # K that has been better for _votes rounds
+    _votes: int = field(default=0, init=False)
+    _plain_rounds: int = field(default=0, init=False)
+    _next_probe: int = field(default=FIRST_PROBE, init=False)
+    _probing: int = field(default=0, init=False)
+    _stretch: tuple[bool, int] = field(
+        default=(False, 0), init=False
+    )  # kind of the last rounds, and how many
+    _checked: float = field(default=1.0, init=False)  # _slow[True] when AR was last looked at
+    _checking: int = field(default=0, init=False)
+    _pause: int = field(default=0, init=False)
+    # Tokens of a sequence in the last rounds with a speculation, and what the best fixed K promised for their time.
+    _emitted: float = field(default=_PRIOR_TOKENS, init=False)
+    _promised: float = field(default=_PRIOR_TOKENS, init=False)
+    _best_fixed: dict[int, float] = field(default_factory=dict, init=False)  # by batch size of the model
 
     def __post_init__(self) -> None:
         if self.k_max < 1:
             raise PlanError(f"a policy needs k_max >= 1, got {self.k_max!r}")
         self._base = pooled_rate(self.rounds.rates, self.k_max)
-        self._reached = self.prior
-        self._passed = self.prior * self._base
+        self._reached = _PRIOR
+        self._passed = _PRIOR * self._base
         speeds = self.speeds(1)
         best = max(range(len(speeds)), key=speeds.__getitem__)
         self.k = best if speeds[best] >= (1.0 + SWITCH_GAIN) * speeds[0] else 0
-
-    _base: float = field(default=0.0, init=False)
-    # Tokens of a sequence in the last rounds with a speculation, and what the best fixed K promised for their time.
-    _emitted: float = field(default=_PRIOR_TOKENS, init=False)
-    _promised: float = field(default=_PRIOR_TOKENS, init=False)
-    _best_fixed: dict[int, float] = field(default_factory=dict, init=False)  # by batch size of the model
 
     @property
     def acceptance(self) -> float:
@@ -112,8 +113,8 @@ class AutoPolicy:
         """Count a verification; one of nothing says nothing."""
         if proposed < 1:
             return
-        self._passed = self.memory * self._passed + accepted
-        self._reached = self.memory * self._reached + min(proposed, accepted + 1)
+        self._passed = _MEMORY * self._passed + accepted
+        self._reached = _MEMORY * self._reached + min(proposed, accepted + 1)
 
     def observe_time(self, k: int, batch: int, ms: float, tokens: Drafted | None = None) -> None:
         """Count the time of a whole round with that K and batch; ``tokens`` are needed of a draft that stops."""

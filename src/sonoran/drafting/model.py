@@ -12,7 +12,7 @@ from sonoran.backends.vocabulary import DraftVocabulary
 from sonoran.engine.drafter import DraftRequest
 from sonoran.engine.kv import BlockTable, KVMemory
 from sonoran.sampling.drafts import draft_chance, draft_sample
-from sonoran.sampling.proposals import EMPTY, Law, Speculation
+from sonoran.sampling.proposals import EMPTY, ProposalDistribution, Speculation
 from sonoran.types import FloatArray
 
 
@@ -26,7 +26,7 @@ class _Memory:
 
 
 @dataclass(slots=True)
-class _Lane:
+class _Draft:
     """A sequence being drafted for; `pending` tokens go to the next pass, from position `start`."""
 
     request: DraftRequest
@@ -34,8 +34,8 @@ class _Lane:
     start: int
     pending: list[int]
     tokens: list[int] = field(default_factory=list)
-    laws: list[Law] = field(default_factory=list)
-    alive: float = 1.0  # chance that all of `tokens` is accepted
+    distributions: list[ProposalDistribution] = field(default_factory=list)
+    chance_all_accepted: float = 1.0  # of `tokens`
 
 
 class ModelDrafter:
@@ -83,20 +83,20 @@ class ModelDrafter:
     def propose(self, requests: Sequence[DraftRequest]) -> list[Speculation]:
         """Draft for all sequences at once; one that finds no KV memory gets an empty speculation."""
         present = {request.sequence_id for request in requests}
-        lanes = [self._open(request, present) for request in requests]
+        drafts = [self._open(request, present) for request in requests]
         step = 0
-        while active := [lane for lane in lanes if lane is not None and self._goes_on(lane, step)]:
+        while active := [draft for draft in drafts if draft is not None and self._wants_more(draft, step)]:
             logits, passes = forward_in_passes(
                 self.backend,
-                [TrunkPart(lane.pending, lane.start, 1, lane.memory.table.blocks) for lane in active],
+                [TrunkPart(draft.pending, draft.start, 1, draft.memory.table.blocks) for draft in active],
                 self.max_rows,
             )
             self._passes += passes
-            self._rows += sum(len(lane.pending) for lane in active)
-            for row, lane in zip(logits, active, strict=True):
-                self._extend(lane, row)
+            self._rows += sum(len(draft.pending) for draft in active)
+            for row, draft in zip(logits, active, strict=True):
+                self._extend(draft, row)
             step += 1
-        return [self._close(lane) for lane in lanes]
+        return [self._close(draft) for draft in drafts]
 
     def release(self, sequence_id: int) -> None:
         """Free the KV memory of a sequence."""
@@ -128,7 +128,7 @@ class ModelDrafter:
         """Free the draft model."""
         self.backend.close()
 
-    def _open(self, request: DraftRequest, present: set[int]) -> _Lane | None:
+    def _open(self, request: DraftRequest, present: set[int]) -> _Draft | None:
         tokens, length = request.tokens, len(request.tokens)
         memory = self._memories.get(request.sequence_id)
         if memory is None:
@@ -150,7 +150,7 @@ class ModelDrafter:
         if not self._reserve(memory, length + request.wanted - 1, present):
             self._without_memory += 1
             return None
-        return _Lane(request, memory, computed, pending)
+        return _Draft(request, memory, computed, pending)
 
     def _reserve(self, memory: _Memory, end: int, present: set[int]) -> bool:
         """Make room, if need be at the cost of sequences that sit this round out; they catch up later."""
@@ -162,18 +162,18 @@ class ModelDrafter:
                 return True
         return False
 
-    def _goes_on(self, lane: _Lane, step: int) -> bool:
-        return step < lane.request.wanted and lane.alive >= self._least_chance_of(lane)
+    def _wants_more(self, draft: _Draft, step: int) -> bool:
+        return step < draft.request.wanted and draft.chance_all_accepted >= self._least_chance_of(draft)
 
-    def _least_chance_of(self, lane: _Lane) -> float:
-        asked = lane.request.least_chance
+    def _least_chance_of(self, draft: _Draft) -> float:
+        asked = draft.request.least_chance
         return self._least_chance if asked is None else asked
 
-    def _extend(self, lane: _Lane, row: FloatArray) -> None:
-        request = lane.request
-        position = len(request.tokens) + len(lane.tokens)
-        prefix = request.tokens + lane.tokens if request.params.has_penalties else ()
-        token, law = draft_sample(
+    def _extend(self, draft: _Draft, row: FloatArray) -> None:
+        request = draft.request
+        position = len(request.tokens) + len(draft.tokens)
+        prefix = request.tokens + draft.tokens if request.params.has_penalties else ()
+        token, q = draft_sample(
             request.params.verification,
             row[: self._width],
             prefix,
@@ -183,27 +183,27 @@ class ModelDrafter:
             position,
             self._eos_ids,
         )
-        lane.start += len(lane.pending)
-        lane.pending = [token]
-        lane.tokens.append(token)
-        if self._least_chance_of(lane) > 0.0 and len(lane.tokens) < request.wanted:
-            lane.alive *= draft_chance(
+        draft.start += len(draft.pending)
+        draft.pending = [token]
+        draft.tokens.append(token)
+        if self._least_chance_of(draft) > 0.0 and len(draft.tokens) < request.wanted:
+            draft.chance_all_accepted *= draft_chance(
                 request.params.verification,
                 row[: self._width],
                 token,
-                law,
+                q,
                 request.params,
                 request.seed,
                 position,
             )
-        if law is not None:
-            lane.laws.append(law)
+        if q is not None:
+            draft.distributions.append(q)
 
-    def _close(self, lane: _Lane | None) -> Speculation:
-        if lane is None or not lane.tokens:
+    def _close(self, draft: _Draft | None) -> Speculation:
+        if draft is None or not draft.tokens:
             return EMPTY
-        memory, committed = lane.memory, lane.request.tokens
+        memory, committed = draft.memory, draft.request.tokens
         memory.computed = len(committed)
-        memory.drafted = lane.tokens[:-1]
+        memory.drafted = draft.tokens[:-1]
         self.kv.commit(memory.table, committed, len(committed))
-        return Speculation(tuple(lane.tokens), tuple(lane.laws))
+        return Speculation(tuple(draft.tokens), tuple(draft.distributions))

@@ -1,7 +1,7 @@
 """Drafting in a worker of its own: one question and one reply per round, and no worker is no reason to wait.
 
-What the worker has been told of a sequence is remembered here. Whenever that is in doubt (a new session, an answer
-that it does not know the sequence) the sequence is told anew, and decoded without a draft until then.
+What the worker knows of a sequence is remembered here. Whenever that is in doubt (a new session, an answer that it
+does not know the sequence) the sequence is sent again in full, and decoded without a draft until then.
 """
 
 from __future__ import annotations
@@ -10,106 +10,90 @@ import logging
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from sonoran.drafting.patience import Patience
-from sonoran.drafting.ssd_stats import SsdStats
 from sonoran.engine.drafter import DraftAnswer, DraftRequest, DraftRound
 from sonoran.errors import SonoranError, WorkerError
 from sonoran.sampling.params import VerificationRule
-from sonoran.sampling.proposals import EMPTY, Law, SparseLaw, Speculation, UniformLaw
-from sonoran.ssd.messages import Answer, Item, Prefill, Speculations, decode_law
+from sonoran.sampling.proposals import (
+    EMPTY,
+    ProposalDistribution,
+    SparseDistribution,
+    Speculation,
+    UniformDistribution,
+)
+from sonoran.ssd.messages import Answer, Item, Prefill, Speculations, decode_distribution
 from sonoran.types import Origin
-from sonoran.worker.client import WorkerClient
-
-_LONGEST_FAN_OUT = 1024
-
-
-def read_answer(answer: Answer, item: Item, rule: VerificationRule, target_vocab: int) -> Speculation:
-    """Return the speculation in an answer to ``item``.
-
-    Ids must lie below ``target_vocab``. Under the rejection rule every token needs a law that gives it a positive
-    probability. Raises WorkerError for an answer that breaks a rule; there is then no speculation to trust.
-    """
-    tokens = answer.tokens
-    if (answer.sequence, answer.generation) != (item.sequence, item.generation):
-        raise WorkerError(f"an answer about sequence {answer.sequence} instead of {item.sequence}")
-    if len(tokens) > item.wanted:
-        raise WorkerError(f"{len(tokens)} tokens instead of at most {item.wanted}")
-    for token in tokens:
-        if not 0 <= token < target_vocab:
-            raise WorkerError(f"token {token} in a vocabulary of {target_vocab}")
-    if len(answer.fan_out) > _LONGEST_FAN_OUT:
-        raise WorkerError(f"a fan-out of {len(answer.fan_out)} positions")
-    if not tokens:
-        return EMPTY
-    if rule == "coupled":
-        return Speculation(tuple(tokens))
-    if len(answer.laws) != len(tokens):
-        raise WorkerError(f"{len(answer.laws)} laws for {len(tokens)} tokens")
-    laws = tuple(decode_law(law) for law in answer.laws)
-    for token, law in zip(tokens, laws, strict=True):
-        _check_law(law, token, target_vocab)
-    return Speculation(tuple(tokens), laws)
-
-
-def _check_law(law: Law, token: int, target_vocab: int) -> None:
-    largest = 0
-    if isinstance(law, SparseLaw):
-        largest = int(law.ids[-1])
-    elif isinstance(law, UniformLaw):
-        largest = law.size - 1
-    if largest >= target_vocab:
-        raise WorkerError(f"a law that reaches token {largest} in a vocabulary of {target_vocab}")
-    if not law.probability(token) > 0.0:
-        raise WorkerError(f"a law under which token {token} cannot be drawn")
-
+from sonoran.worker.client import DraftClient
 
 log = logging.getLogger(__name__)
 
+_LONGEST_FAN_OUT = 1024
+
 _LONGEST_PAUSE = 64
-"""Rounds between two attempts to tell the worker of a sequence that it keeps not to know."""
+"""Rounds between two attempts to send a sequence to a worker that keeps not to know it."""
 
 
 @dataclass(slots=True)
-class _Told:
+class Faults:
+    """What was asked of the worker and what it failed to give, since the drafter was made."""
+
+    rounds: int = 0  # in which speculations were wanted
+    rounds_without_worker: int = 0
+    rounds_without_reply: int = 0
+    prefills: int = 0  # sequences sent in full, again included
+    unknown_sequences: int = 0  # answers that the worker does not know one
+    garbage_answers: int = 0
+    garbage_times: int = 0  # replies whose times of work cannot be
+
+
+@dataclass(slots=True)
+class _Known:
     """What the worker knows of a sequence: its first ``length`` tokens, under a generation, in a session.
 
     ``origin`` is that of the speculation under verification, None when there is none that the worker sent.
     """
 
     generation: int = 0
-    epoch: int = -1  # of no session: it has to be told
+    epoch: int = -1  # of no session: a prefill has to come first
     length: int = 0
     origin: Origin | None = None
     refused: int = 0  # times in a row that the worker did not know it
-    not_before: int = 0  # round
+    not_before: int = 0  # round of the next prefill
 
 
-@dataclass(slots=True)
-class _Round:
-    """A round whose end is not known yet."""
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """One sequence's part of a round that the worker is asked about; ``index`` is that of the request."""
 
-    begin: float
-    waited: float
-    hit: bool
+    index: int
+    request: DraftRequest
+    known: _Known
+    item: Item
+    before: Origin | None  # of the speculation whose outcome the item tells
 
 
 class SsdDrafter:
     """The engine's drafter over a client that is connected. Nothing that the worker does can change a text."""
 
-    def __init__(self, client: WorkerClient, *, target_vocab: int, patience: Patience | None = None) -> None:
-        """Draft through ``client``; ids from ``target_vocab`` on are never proposed."""
+    def __init__(self, client: DraftClient, *, target_vocab: int, patience: Patience | None = None) -> None:
+        """Draft through ``client``; ids from ``target_vocab`` on are never proposed.
+
+        ``patience`` decides when it is not worth asking; the default follows what rounds wait and save.
+        """
         self.client = client
-        self._target_vocab = target_vocab
-        self._told: dict[int, _Told] = {}
-        self._generation = 0
-        self._round: _Round | None = None
+        self.faults = Faults()
         self.last_round: DraftRound | None = None  # None when the worker was not asked
-        self._complained = False
+        self._target_vocab = target_vocab
+        self._known: dict[int, _Known] = {}
+        self._generation = 0
+        self._warned: set[str] = set()
         self._patience = patience or Patience()
-        self._stats = SsdStats()
+        self._asked: tuple[float, float] | None = (
+            None  # when the last round began, and what it waited, in seconds
+        )
 
     @property
     def max_context(self) -> int | None:
@@ -119,65 +103,48 @@ class SsdDrafter:
 
     def admit(self, request: DraftRequest) -> None:
         """Have the worker read a prompt while the target does."""
-        self._tell(request)
+        self._prefill(request, self._known_of(request))
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[Speculation]:
         """Return what the worker has for each sequence; nothing for those that it does not know (yet)."""
-        begin = time.perf_counter()
-        self._end_round(requests, begin)
+        now = time.perf_counter()
+        self._weigh_last_round(requests, now)
+        self.faults.rounds += 1
         self.last_round = None
         speculations = [EMPTY] * len(requests)
-        self._stats.rounds += 1
-        if self.client.state != "up" or not self._patience.asks(begin):
-            self._stats.rounds_without_worker += 1
-            for request in requests:
-                self._entry(request).origin = None
-            return speculations
-        items: list[Item] = []
-        asking: list[tuple[int, _Told, Origin | None]] = []
-        for index, request in enumerate(requests):
-            told = self._entry(request)
-            if told.epoch != self.client.epoch:
-                self._tell(request)
-                continue
-            item = _item(request, told)
-            if item.tokens:
-                items.append(item)
-                asking.append((index, told, told.origin if item.accepted >= 0 else None))
-                told.length, told.origin = len(request.tokens), None
-        if not items:
-            return speculations
-        reply = self._ask(items, begin)
-        if reply is None:
-            return speculations
-        for (index, told, before), item, answer in zip(asking, items, reply.answers, strict=True):
-            speculations[index] = self._take(answer, item, requests[index], told, before)
+        questions = self._questions(requests, is_up=self.client.state == "up" and self._patience.asks(now))
+        reply = self._ask([question.item for question in questions]) if questions else None
+        if reply is not None:
+            for question, answer in zip(questions, reply.answers, strict=True):
+                speculations[question.index] = self._read(question, answer)
+        if self.last_round is not None:
+            self._asked = now, self.last_round.waited_s
         return speculations
 
     def release(self, sequence_id: int) -> None:
         """Have the worker forget a sequence."""
-        if self._told.pop(sequence_id, None) is not None:
+        if self._known.pop(sequence_id, None) is not None:
             self.client.free([sequence_id])
 
     def reset(self) -> None:
         """Have the worker forget every sequence."""
-        names = list(self._told)
-        self._told.clear()
-        self._round = self.last_round = None
+        names = list(self._known)
+        self._known.clear()
+        self.last_round = self._asked = None
         if names:
             self.client.free(names)
 
     def check_invariants(self) -> None:
         """Raise RuntimeError when sequences are left that were never released."""
-        if self._told:
-            raise RuntimeError(f"the draft worker still holds sequences {sorted(self._told)}")
+        if self._known:
+            raise RuntimeError(f"the draft worker still holds sequences {sorted(self._known)}")
 
     def stats(self) -> dict[str, Any]:
-        """Return hits, waits and faults as the target saw them, and the worker's own counters if it answers."""
+        """Return faults, the state of the connection, and the worker's own counters if it answers."""
         return {
-            **self._stats.as_dict(),
-            "connection": self.client.stats(),
+            **asdict(self.faults),
             "given_up": self._patience.given_up,
+            "connection": self.client.stats(),
             "worker": self.client.worker_stats(),
         }
 
@@ -185,14 +152,48 @@ class SsdDrafter:
         """End the connection, and a worker of our own with it."""
         self.client.close()
 
-    def _entry(self, request: DraftRequest) -> _Told:
-        return self._told.setdefault(request.sequence_id, _Told())
+    def _known_of(self, request: DraftRequest) -> _Known:
+        return self._known.setdefault(request.sequence_id, _Known())
 
-    def _tell(self, request: DraftRequest) -> None:
-        """Tell the worker all of a sequence, unless it recently would not hear of it."""
-        told = self._entry(request)
-        told.origin = None
-        if self._stats.rounds < told.not_before or len(request.tokens) > (self.max_context or math.inf):
+    def _weigh_last_round(self, requests: Sequence[DraftRequest], now: float) -> None:
+        """Compare what the last round waited with what its speculations saved; they may not be worth asking for."""
+        asked, self._asked = self._asked, None
+        accepted = [
+            request.outcome.accepted
+            for request in requests
+            if request.outcome is not None and self._known_of(request).origin is not None
+        ]
+        if asked is None or not accepted:
+            return
+        begin, waited_s = asked
+        tokens = sum(accepted) + len(accepted)
+        if self._patience.observe(now, waited_s, now - begin, tokens, len(accepted)):
+            level = logging.WARNING if self._patience.given_up == 1 else logging.DEBUG
+            log.log(
+                level, "waiting for the draft worker costs more than it saves; it is not asked for a while"
+            )
+
+    def _questions(self, requests: Sequence[DraftRequest], is_up: bool) -> list[_Question]:
+        """Return what to ask about the sequences that the worker knows; the others are sent to it."""
+        self.faults.rounds_without_worker += not is_up
+        questions = []
+        for index, request in enumerate(requests):
+            known = self._known_of(request)
+            if not is_up:
+                known.origin = None
+            elif known.epoch != self.client.epoch:
+                self._prefill(request, known)
+            elif len(request.tokens) > known.length:
+                item = _item(request, known)
+                before = known.origin if item.accepted >= 0 else None
+                known.length, known.origin = len(request.tokens), None
+                questions.append(_Question(index, request, known, item, before))
+        return questions
+
+    def _prefill(self, request: DraftRequest, known: _Known) -> None:
+        """Send the worker all of a sequence, unless it recently would not know of it."""
+        known.origin = None
+        if self.faults.rounds < known.not_before or len(request.tokens) > (self.max_context or math.inf):
             return
         self._generation += 1
         message = Prefill(
@@ -208,86 +209,109 @@ class SsdDrafter:
             sent = self.client.prefill(message)
         except SonoranError as error:
             sent = False
-            self._complain(error)
+            self._warn_once("a sequence cannot be sent to the draft worker and is decoded without it", error)
         if sent:
-            self._stats.prefills += 1
-            told.generation, told.epoch, told.length = self._generation, epoch, len(request.tokens)
+            self.faults.prefills += 1
+            known.generation, known.epoch, known.length = self._generation, epoch, len(request.tokens)
 
-    def _ask(self, items: list[Item], begin: float) -> Speculations | None:
-        asked = time.perf_counter()
+    def _ask(self, items: list[Item]) -> Speculations | None:
+        """Ask and wait; None when there is no reply, or none with an answer to each item."""
+        begin = time.perf_counter()
         reply = self.client.speculate(items)
-        waited = time.perf_counter() - asked
-        self.last_round = DraftRound(waited)
+        self.last_round = DraftRound(time.perf_counter() - begin)
         if reply is None:
-            self._stats.rounds_without_reply += 1
-            self._stats.miss_waits.add(waited)
+            self.faults.rounds_without_reply += 1
             return None
         if len(reply.answers) != len(items):
-            self._complain(WorkerError(f"{len(reply.answers)} answers to {len(items)} questions"))
+            self.faults.garbage_answers += 1
+            self._log_bad_answer(WorkerError(f"{len(reply.answers)} answers to {len(items)} questions"))
             return None
-        if self._stats.worked(reply.hidden_ms, reply.exposed_ms):
-            self.last_round = DraftRound(waited, 1e-3 * reply.hidden_ms, 1e-3 * reply.exposed_ms)
+        if all(math.isfinite(ms) and ms >= 0.0 for ms in (reply.hidden_ms, reply.exposed_ms)):
+            self.last_round.hidden_s = 1e-3 * reply.hidden_ms
+            self.last_round.exposed_s = 1e-3 * reply.exposed_ms
         else:
-            self._complain(WorkerError(f"times of {reply.hidden_ms} and {reply.exposed_ms} ms"))
-        hit = all(answer.origin == "primary" for answer in reply.answers)
-        (self._stats.hit_waits if hit else self._stats.miss_waits).add(waited)
-        self._round = _Round(begin, waited, hit)
+            self.faults.garbage_times += 1
+            self._log_bad_answer(WorkerError(f"times of {reply.hidden_ms} and {reply.exposed_ms} ms"))
         return reply
 
-    def _take(
-        self, answer: Answer, item: Item, request: DraftRequest, told: _Told, before: Origin | None
-    ) -> Speculation:
+    def _read(self, question: _Question, answer: Answer) -> Speculation:
+        """Return the speculation in an answer, none if it breaks a rule or the worker does not know the sequence."""
+        request, known = question.request, question.known
         try:
-            speculation = read_answer(answer, item, request.params.verification, self._target_vocab)
+            speculation = read_answer(answer, question.item, request.params.verification, self._target_vocab)
         except WorkerError as error:
-            self._complain(error)
+            self.faults.garbage_answers += 1
+            self._log_bad_answer(error)
             return EMPTY
         if not answer.known:
-            self._stats.unknown += 1
-            told.refused += 1
-            told.epoch = -1
-            if told.refused > 1:
-                told.not_before = self._stats.rounds + min(2**told.refused, _LONGEST_PAUSE)
-            self._tell(request)
+            self.faults.unknown_sequences += 1
+            known.refused += 1
+            known.epoch = -1
+            if known.refused > 1:
+                known.not_before = self.faults.rounds + min(2**known.refused, _LONGEST_PAUSE)
+            self._prefill(request, known)
             return EMPTY
-        told.refused = 0
-        told.origin = answer.origin
-        self._stats.answered(answer.origin, before, answer.fan_out)
+        known.refused = 0
+        known.origin = answer.origin
         if self.last_round is not None:
-            self.last_round.answers[item.sequence] = DraftAnswer(answer.origin, before, tuple(answer.fan_out))
+            self.last_round.answers[request.sequence_id] = DraftAnswer(
+                answer.origin, question.before, tuple(answer.fan_out)
+            )
         return speculation
 
-    def _end_round(self, requests: Sequence[DraftRequest], now: float) -> None:
-        """Pair outcomes with the speculations that they are about."""
-        sequences = tokens = 0
-        for request in requests:
-            told = self._told.get(request.sequence_id)
-            if told is not None and told.origin is not None and request.outcome is not None:
-                self._stats.verified(told.origin, request.outcome.accepted + 1)
-                sequences, tokens = sequences + 1, tokens + request.outcome.accepted + 1
-        current, self._round = self._round, None
-        if sequences and current is not None:
-            waits = self._stats.hit_waits if current.hit else self._stats.miss_waits
-            waits.end(current.waited, now - current.begin)
-            if self._patience.observe(now, current.waited, now - current.begin, tokens, sequences):
-                level = logging.WARNING if self._patience.given_up == 1 else logging.DEBUG
-                log.log(
-                    level,
-                    "waiting for the draft worker costs more than it saves; it is not asked for a while",
-                )
+    def _log_bad_answer(self, error: SonoranError) -> None:
+        self._warn_once("the draft worker talks nonsense, which is ignored", error)
 
-    def _complain(self, error: SonoranError) -> None:
-        """Count nonsense; say so once."""
-        self._stats.garbage += 1
-        if not self._complained:
-            self._complained = True
-            log.warning("the draft worker talks nonsense, which is ignored: %s", error)
+    def _warn_once(self, what: str, error: SonoranError) -> None:
+        if what not in self._warned:
+            self._warned.add(what)
+            log.warning("%s: %s", what, error)
 
 
-def _item(request: DraftRequest, told: _Told) -> Item:
-    """Return what the worker has not heard of a sequence yet."""
-    tokens = request.tokens[told.length :]
+def _item(request: DraftRequest, known: _Known) -> Item:
+    """Return what the worker does not know of a sequence yet."""
+    tokens = request.tokens[known.length :]
     outcome = request.outcome
-    verified = told.origin is not None and outcome is not None and outcome.accepted == len(tokens) - 1
+    verified = known.origin is not None and outcome is not None and outcome.accepted == len(tokens) - 1
     accepted = outcome.accepted if verified and outcome is not None else -1
-    return Item(request.sequence_id, told.generation, told.length, tokens, request.wanted, accepted)
+    return Item(request.sequence_id, known.generation, known.length, tokens, request.wanted, accepted)
+
+
+def read_answer(answer: Answer, item: Item, rule: VerificationRule, target_vocab: int) -> Speculation:
+    """Return the speculation in an answer to ``item``.
+
+    Ids must lie below ``target_vocab``. Under the rejection rule every token needs a distribution that gives it
+    a positive probability. Raises WorkerError for an answer that breaks a rule; there is then no speculation to trust.
+    """
+    tokens = answer.tokens
+    if (answer.sequence, answer.generation) != (item.sequence, item.generation):
+        raise WorkerError(f"an answer about sequence {answer.sequence} instead of {item.sequence}")
+    if len(tokens) > item.wanted:
+        raise WorkerError(f"{len(tokens)} tokens instead of at most {item.wanted}")
+    for token in tokens:
+        if not 0 <= token < target_vocab:
+            raise WorkerError(f"token {token} in a vocabulary of {target_vocab}")
+    if len(answer.fan_out) > _LONGEST_FAN_OUT:
+        raise WorkerError(f"a fan-out of {len(answer.fan_out)} positions")
+    if not tokens:
+        return EMPTY
+    if rule == "coupled":
+        return Speculation(tuple(tokens))
+    if len(answer.distributions) != len(tokens):
+        raise WorkerError(f"{len(answer.distributions)} distributions for {len(tokens)} tokens")
+    distributions = tuple(decode_distribution(q) for q in answer.distributions)
+    for token, q in zip(tokens, distributions, strict=True):
+        _check_distribution(q, token, target_vocab)
+    return Speculation(tuple(tokens), distributions)
+
+
+def _check_distribution(q: ProposalDistribution, token: int, target_vocab: int) -> None:
+    largest = 0
+    if isinstance(q, SparseDistribution):
+        largest = int(q.ids[-1])
+    elif isinstance(q, UniformDistribution):
+        largest = q.size - 1
+    if largest >= target_vocab:
+        raise WorkerError(f"a distribution that reaches token {largest} in a vocabulary of {target_vocab}")
+    if not q.probability(token) > 0.0:
+        raise WorkerError(f"a distribution under which token {token} cannot be drawn")

@@ -9,15 +9,13 @@ from typing import Any
 from sonoran.backends.base import Backend
 from sonoran.engine.drafter import Drafter
 from sonoran.engine.kv import KVMemory
-from sonoran.engine.round import count_round, draft_request, record_round, run_round
+from sonoran.engine.round import Share, count_round, draft_request, record_round, run_round
 from sonoran.engine.scheduler import Scheduler, Work
 from sonoran.engine.sequence import Intake, Limits, Request, Sequence, TextTokens
 from sonoran.engine.stats import EngineStats
 from sonoran.engine.trace import SpanLog
 from sonoran.errors import ConfigError, SonoranError
 from sonoran.sampling.params import SamplingParams, VerificationRule
-from sonoran.sampling.proposals import Speculation
-from sonoran.sampling.verification import Verified
 from sonoran.types import Outcome
 
 
@@ -101,24 +99,19 @@ class EngineCore:
         begin = time.perf_counter()
         works = self.scheduler.schedule()
         self._start(works, begin)
-        planned = time.perf_counter()
         if not works:
             return []
         try:
             result = run_round(works, self.target, self.drafter, self._eos_ids)
         except SonoranError as error:
             return [self._fail(request, error) for request in self._requests_of(works)]
-        ran = time.perf_counter()
-        emitted = [0] * len(works)
-        for index, (work, verified) in enumerate(zip(works, result.verified, strict=True)):
-            if isinstance(verified, SonoranError):
-                self.requests[work.sequence.request_id].error = verified
-            else:
-                emitted[index] = self._advance(work, result.speculations[index], verified)
+        for share in result.shares:
+            self._advance(share)
         news = self._settle(works)
-        count_round(self.stats, works, result, emitted, planned - begin + time.perf_counter() - ran)
+        end = time.perf_counter()
+        count_round(self.stats, result, end - begin)
         if self.spans is not None:
-            record_round(self.spans, begin, time.perf_counter(), result, emitted)
+            record_round(self.spans, result, begin, end)
         return news
 
     def reset(self) -> list[Request]:
@@ -173,26 +166,25 @@ class EngineCore:
                 if self.drafter is not None and sequence.max_speculation:
                     self.drafter.admit(draft_request(work))
 
-    def _advance(self, work: Work, speculation: Speculation, verified: Verified | None) -> int:
-        """Move a sequence on by what was verified, cut where it stops, KV memory included; return its new tokens."""
-        sequence, kept = work.sequence, 0
+    def _advance(self, share: Share) -> None:
+        """Move a sequence on by what was verified, cut where it stops, KV memory included."""
+        work, verified = share.work, share.verified
+        sequence = work.sequence
+        if isinstance(verified, SonoranError):
+            self.requests[sequence.request_id].error = verified
+            return
         sequence.computed += work.count
         if verified is not None:
             advance = sequence.stop.advance(verified.tokens)
-            kept = advance.kept
+            share.emitted = advance.kept
             sequence.tokens += verified.tokens[: advance.kept]
             sequence.text += advance.text
             if verified.logprobs is not None:
                 sequence.logprobs += verified.logprobs[: advance.kept]
             sequence.computed = min(sequence.computed + verified.accepted, len(sequence.tokens))
             sequence.outcome = Outcome(verified.accepted, verified.bonus) if work.speculate else None
-            self.stats.num_generated_tokens += advance.kept
-            if len(speculation):
-                sequence.stats.record(len(speculation), verified.accepted, advance.kept)
-                self.stats.speculation.record(len(speculation), verified.accepted, advance.kept)
         self.kv.commit(sequence.table, sequence.tokens, sequence.computed)
         self.kv.truncate(sequence.table, len(sequence.tokens))
-        return kept
 
     def _settle(self, works: list[Work]) -> list[Request]:
         """Free what ended, let held-back samples start, and return the requests with news."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from sonoran.backends.base import Backend
 from sonoran.backends.rows import TrunkPart, trunk_rows
@@ -25,6 +25,16 @@ from sonoran.types import FloatArray
 log = logging.getLogger(__name__)
 
 
+@dataclass(slots=True)
+class Share:
+    """One sequence's part of a round and what became of it."""
+
+    work: Work
+    speculation: Speculation
+    verified: Verified | SonoranError | None  # None in the middle of a prompt
+    emitted: int = 0  # new tokens that truncation leaves; the engine fills it in
+
+
 @dataclass(frozen=True, slots=True)
 class Marks:
     """Seconds at which the parts of a round began and ended."""
@@ -35,49 +45,46 @@ class Marks:
     ran: float
     sampled: float
 
+    def times(self, round_s: float) -> Times:
+        """Return what the time of a round went into that lasted so long in all."""
+        draft, verification = self.drafted - self.begin, self.ran - self.packed
+        sampling = self.sampled - self.ran
+        return Times(draft, verification, sampling, round_s - draft - verification - sampling)
 
-@dataclass(slots=True)
+
+@dataclass(frozen=True, slots=True)
 class RoundResult:
-    """What became of each work, in order: a verification, an error, or None in the middle of a prompt."""
+    """A round that was run: a share for each work, in order."""
 
-    speculations: list[Speculation]
-    verified: list[Verified | SonoranError | None]
+    shares: list[Share]
     num_rows: int
     marks: Marks
-    times: Times = field(default_factory=Times)
     draft: DraftRound | None = None  # when a draft worker was asked
 
 
 def run_round(
     works: Sequence[Work], target: Backend, drafter: Drafter | None, eos_ids: Sequence[int]
 ) -> RoundResult:
-    """Run one round. Errors of the target's pass are raised; those of one verification are returned."""
+    """Run one round. Errors of the target's pass are raised; those of one verification are in its share."""
     begin = time.perf_counter()
     speculations = propose(works, drafter)
     drafted = time.perf_counter()
-    rows = trunk_rows(
-        [_trunk_part(work, speculation) for work, speculation in zip(works, speculations, strict=True)],
-        target.block_size,
-    )
+    parts = [_trunk_part(work, speculation) for work, speculation in zip(works, speculations, strict=True)]
+    rows = trunk_rows(parts, target.block_size)
     packed = time.perf_counter()
     logits = target.forward(rows)
     ran = time.perf_counter()
-    verified: list[Verified | SonoranError | None] = []
-    first = 0
-    for work, speculation in zip(works, speculations, strict=True):
-        if not work.reaches_end:
-            verified.append(None)
-            continue
-        last = first + 1 + len(speculation)
-        verified.append(_verify(work, speculation, logits[first:last], eos_ids))
+    shares, first = [], 0
+    for work, speculation, part in zip(works, speculations, parts, strict=True):
+        last = first + part.num_logits
+        verified = _verify(work, speculation, logits[first:last], eos_ids) if part.num_logits else None
+        shares.append(Share(work, speculation, verified))
         first = last
-    sampled = time.perf_counter()
-    times = Times(drafted - begin, ran - packed, sampled - ran, packed - drafted)
-    marks = Marks(begin, drafted, packed, ran, sampled)
+    marks = Marks(begin, drafted, packed, ran, time.perf_counter())
     draft = None
     if isinstance(drafter, CachingDrafter) and any(work.speculate > 0 for work in works):
         draft = drafter.last_round
-    return RoundResult(speculations, verified, len(rows), marks, times, draft)
+    return RoundResult(shares, len(rows), marks, draft)
 
 
 def propose(works: Sequence[Work], drafter: Drafter | None) -> list[Speculation]:
@@ -140,38 +147,39 @@ def _verify(
         return error
 
 
-def count_round(
-    totals: EngineStats, works: Sequence[Work], result: RoundResult, emitted: Sequence[int], rest_s: float
-) -> None:
-    """Count a round; `emitted` tokens are left of each work, `rest_s` was spent beside `run_round`."""
-    result.times.rest += rest_s
-    totals.times.add(result.times)
+def count_round(totals: EngineStats, result: RoundResult, round_s: float) -> None:
+    """Count a round that lasted so long in all, after truncation."""
+    times, draft = result.marks.times(round_s), result.draft
+    totals.times.add(times)
     totals.num_rounds += 1
     totals.num_rows += result.num_rows
-    for work in works:
-        work.sequence.stats.times.add(result.times)
-        work.sequence.stats.num_rounds += 1
-    if result.draft is None:
-        return
-    length = result.times.total
-    totals.cache.record_round(result.draft, length)
-    for work, kept in zip(works, emitted, strict=True):
-        cache = work.sequence.stats.cache
-        if work.speculate > 0:
-            cache.record_round(result.draft, length)
-        answer = result.draft.answers.get(work.sequence.id)
-        if answer is not None and kept:
-            for counters in (cache, totals.cache):
-                counters.record_answer(answer, kept)
+    if draft is not None:
+        totals.cache.record_round(draft, round_s)
+    for share in result.shares:
+        stats = share.work.sequence.stats
+        stats.times.add(times)
+        stats.num_rounds += 1
+        if draft is not None and share.work.speculate > 0:
+            stats.cache.record_round(draft, round_s)
+        if not isinstance(share.verified, Verified):
+            continue
+        totals.num_generated_tokens += share.emitted
+        proposed, accepted = len(share.speculation), share.verified.accepted
+        if proposed:
+            stats.record(proposed, accepted, share.emitted)
+            totals.speculation.record(proposed, accepted, share.emitted)
+        answer = draft.answers.get(share.work.sequence.id) if draft is not None else None
+        if answer is not None:
+            stats.cache.record_answer(answer, share.emitted)
+            totals.cache.record_answer(answer, share.emitted)
 
 
-def record_round(
-    log: SpanLog, begin_s: float, end_s: float, result: RoundResult, emitted: Sequence[int]
-) -> None:
-    """Add a round that lasted from `begin_s` to `end_s` and left so many new tokens of each sequence in it."""
+def record_round(log: SpanLog, result: RoundResult, begin_s: float, end_s: float) -> None:
+    """Add the spans of a round that lasted from `begin_s` to `end_s`."""
     marks, draft = result.marks, result.draft
     origins = [answer.origin for answer in draft.answers.values()] if draft is not None else []
-    log.add("round", begin_s, end_s, emitted=list(emitted), origins=origins)
+    emitted = [share.emitted for share in result.shares]
+    log.add("round", begin_s, end_s, emitted=emitted, origins=origins)
     log.add("schedule", begin_s, marks.begin)
     # Asking a worker is waiting for it; a drafter in this process works meanwhile.
     log.add("draft wait" if draft is not None else "draft", marks.begin, marks.drafted)

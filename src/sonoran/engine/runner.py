@@ -75,7 +75,7 @@ class EngineThread:
         def stop() -> None:
             request = self.core.cancel(request_id)
             if request is not None:
-                self._tell(request)
+                self._notify(request)
 
         self._send(stop)
 
@@ -125,19 +125,19 @@ class EngineThread:
             self._commands.put(command)
 
     def _run(self) -> None:
-        while self._obey():
+        while self._run_commands():
             try:
                 news = self.core.step()
             except Exception as error:
-                self._give_up(error)
+                self._fail_all(error)
                 continue
             for request in news:
-                self._tell(request)
+                self._notify(request)
         for request in self.core.reset():
-            self._tell(request)
+            self._notify(request)
 
-    def _obey(self) -> bool:
-        """Carry out what was asked for, waiting for it when idle; return False at the end."""
+    def _run_commands(self) -> bool:
+        """Run the queued commands, waiting for one when idle; return False once the engine is to end."""
         while True:
             try:
                 command = self._commands.get(block=not self.core.busy)
@@ -147,7 +147,7 @@ class EngineThread:
                 return False
             command()
 
-    def _tell(self, request: Request) -> None:
+    def _notify(self, request: Request) -> None:
         ended = request.finished
         subscription = self._listeners.get(request.request_id)
         if subscription is None or not (ended or subscription.streaming):
@@ -160,13 +160,13 @@ class EngineThread:
             self._listeners.pop(request.request_id, None)
             self.core.cancel(request.request_id)
 
-    def _give_up(self, error: Exception) -> None:
+    def _fail_all(self, error: Exception) -> None:
         """Report an error that is nobody's fault but ours to everyone, and start over with empty memory."""
         log.error("a round failed; all requests end and KV memory is cleared", exc_info=error)
         failure = SonoranError(f"the engine failed and starts over: {type(error).__name__}: {error}")
         for request in self.core.reset():
             request.error = failure
-            self._tell(request)
+            self._notify(request)
 
 
 def _deliver(request_id: str, listener: Listener, news: RequestOutput | SonoranError) -> bool:

@@ -131,16 +131,12 @@ class SpeculationStats:
 
     *Proposed* tokens were sent to the target; *verified* ones were decided on (accepted, or the first
     rejected one of a round); *accepted* ones were emitted; *emitted* counts the bonus token as well.
+    ``accepted_by_length[n][j]`` is the number of verifications of n proposed tokens that accepted j of them.
     """
 
-    num_spec_steps: int = 0
-    num_draft_tokens: int = 0
+    accepted_by_length: dict[int, list[int]] = field(default_factory=dict)
     num_verified_draft_tokens: int = 0
-    num_accepted_draft_tokens: int = 0
     num_emitted_tokens: int = 0
-    proposed_per_position: list[int] = field(default_factory=list)
-    accepted_per_position: list[int] = field(default_factory=list)
-    histogram_by_length: dict[int, list[int]] = field(default_factory=dict)
 
     def record(self, proposed: int, accepted: int, emitted: int) -> None:
         """Count one verification of `proposed` draft tokens.
@@ -149,37 +145,33 @@ class SpeculationStats:
         """
         cut = emitted <= accepted
         kept = min(accepted, emitted)
-        self.num_spec_steps += 1
-        self.num_draft_tokens += proposed
+        self.accepted_by_length.setdefault(proposed, [0] * (proposed + 1))[kept] += 1
         self.num_verified_draft_tokens += kept if cut or kept == proposed else kept + 1
-        self.num_accepted_draft_tokens += kept
         self.num_emitted_tokens += emitted
-        self._grow(proposed)
-        for position in range(proposed):
-            self.proposed_per_position[position] += 1
-        for position in range(kept):
-            self.accepted_per_position[position] += 1
-        self.histogram_by_length.setdefault(proposed, [0] * (proposed + 1))[kept] += 1
 
     def add(self, other: SpeculationStats) -> None:
         """Add the counters of `other` to these."""
-        self.num_spec_steps += other.num_spec_steps
-        self.num_draft_tokens += other.num_draft_tokens
-        self.num_verified_draft_tokens += other.num_verified_draft_tokens
-        self.num_accepted_draft_tokens += other.num_accepted_draft_tokens
-        self.num_emitted_tokens += other.num_emitted_tokens
-        self._grow(len(other.accepted_per_position))
-        for position, count in enumerate(other.accepted_per_position):
-            self.accepted_per_position[position] += count
-            self.proposed_per_position[position] += other.proposed_per_position[position]
-        for length, counts in other.histogram_by_length.items():
-            mine = self.histogram_by_length.setdefault(length, [0] * (length + 1))
+        for length, counts in other.accepted_by_length.items():
+            mine = self.accepted_by_length.setdefault(length, [0] * (length + 1))
             for accepted, count in enumerate(counts):
                 mine[accepted] += count
+        self.num_verified_draft_tokens += other.num_verified_draft_tokens
+        self.num_emitted_tokens += other.num_emitted_tokens
 
-    def _grow(self, length: int) -> None:
-        for counts in (self.proposed_per_position, self.accepted_per_position):
-            counts.extend([0] * (length - len(counts)))
+    @property
+    def num_spec_steps(self) -> int:
+        """Verifications."""
+        return sum(sum(counts) for counts in self.accepted_by_length.values())
+
+    @property
+    def num_draft_tokens(self) -> int:
+        """Proposed tokens."""
+        return sum(length * sum(counts) for length, counts in self.accepted_by_length.items())
+
+    @property
+    def num_accepted_draft_tokens(self) -> int:
+        """Accepted tokens."""
+        return sum(sum(j * n for j, n in enumerate(counts)) for counts in self.accepted_by_length.values())
 
     @property
     def acceptance_rate(self) -> float:
@@ -191,23 +183,35 @@ class SpeculationStats:
         """Tokens emitted per verification, bonus included: ``1 + accepted / steps`` less what was cut."""
         return self.num_emitted_tokens / max(1, self.num_spec_steps)
 
-    @property
-    def histogram(self) -> list[int]:
-        """Number of verifications that accepted exactly j draft tokens, j from 0."""
-        total = [0] * (len(self.accepted_per_position) + 1)
-        for counts in self.histogram_by_length.values():
+    def histogram(self, num_spec_tokens: int) -> list[int]:
+        """Return the number of verifications that accepted exactly j draft tokens, for j = 0..K."""
+        total = [0] * (num_spec_tokens + 1)
+        for counts in self.accepted_by_length.values():
             for accepted, count in enumerate(counts):
                 total[accepted] += count
         return total
 
+    def proposed_per_position(self, num_spec_tokens: int) -> list[int]:
+        """Return how often a token was proposed at each of the K positions."""
+        lengths = [(length, sum(counts)) for length, counts in self.accepted_by_length.items()]
+        return [sum(n for length, n in lengths if length > i) for i in range(num_spec_tokens)]
+
+    def accepted_per_position(self, num_spec_tokens: int) -> list[int]:
+        """Return how often the token proposed at each of the K positions was accepted."""
+        histogram = self.histogram(num_spec_tokens)
+        return [sum(histogram[i + 1 :]) for i in range(num_spec_tokens)]
+
     def as_dict(self, num_spec_tokens: int) -> dict[str, Any]:
-        """Return the shape of vLLM's ``metrics.speculative_decoding``; `num_spec_tokens` is K."""
+        """Return the shape of vLLM's ``metrics.speculative_decoding``; `num_spec_tokens` is K of the engine.
+
+        Lists have K + 1 and K entries whatever lengths were proposed, which never exceed K.
+        """
         return {
             "mean_acceptance_length": self.mean_acceptance_length,
             "draft_acceptance_rate": self.acceptance_rate,
-            "acceptance_histogram": self.histogram,
+            "acceptance_histogram": self.histogram(num_spec_tokens),
             "acceptance_histogram_by_draft_length": {
-                str(length): counts for length, counts in sorted(self.histogram_by_length.items())
+                str(length): list(counts) for length, counts in sorted(self.accepted_by_length.items())
             },
             "num_spec_steps": self.num_spec_steps,
             "num_accepted_draft_tokens": self.num_accepted_draft_tokens,
@@ -215,8 +219,8 @@ class SpeculationStats:
             "num_verified_draft_tokens": self.num_verified_draft_tokens,
             "num_emitted_tokens": self.num_emitted_tokens,
             "num_spec_tokens": num_spec_tokens,
-            "accepted_per_position": list(self.accepted_per_position),
-            "proposed_per_position": list(self.proposed_per_position),
+            "accepted_per_position": self.accepted_per_position(num_spec_tokens),
+            "proposed_per_position": self.proposed_per_position(num_spec_tokens),
         }
 
 

@@ -8,13 +8,25 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from sonoran.errors import ConfigError
 from sonoran.models.registry import ModelEntry
+from sonoran.models.untrusted import refusing
 
 CHUNK = 1 << 22  # bytes read at a time when hashing or copying
 
 
 def cache_dir() -> Path:
-    """The cache folder: SONORAN_CACHE if set, otherwise the platform's. It need not exist."""
+    """The cache folder: SONORAN_CACHE if set, otherwise the platform's. It need not exist.
+
+    Raises ConfigError for a user who has no home folder.
+    """
+    try:
+        return _cache_dir()
+    except RuntimeError as error:
+        raise ConfigError(f"no folder for the cache: {error} Set SONORAN_CACHE to one") from error
+
+
+def _cache_dir() -> Path:
     chosen = os.environ.get("SONORAN_CACHE")
     if chosen:
         return Path(chosen).expanduser()
@@ -35,7 +47,8 @@ def model_path(entry: ModelEntry, cache: Path) -> Path:
 def is_cached(entry: ModelEntry, cache: Path) -> bool:
     """True when the model's file is there with its full size; only files with the right hash get there."""
     path = model_path(entry, cache)
-    return path.is_file() and path.stat().st_size == entry.size
+    with refusing(path):
+        return path.is_file() and path.stat().st_size == entry.size
 
 
 def work_dir(entry: ModelEntry, cache: Path) -> Path:

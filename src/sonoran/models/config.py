@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class RopeScaling:
-    """The ``llama3`` rule: per-frequency divisors, one for each pair of the rotated part of a head."""
+    """Any rule that gives every frequency its divisor: linear, ``llama3``, YaRN."""
 
-    factors: tuple[float, ...]
+    factors: tuple[float, ...]  # one for each pair of the rotated part of a head
+    attention_factor: float = 1.0  # rotated queries and keys are multiplied by it (YaRN)
+    context: int | None = None  # positions that the scaling reaches, where the rule says so
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,13 @@ class ModelConfig:
     output_bias: bool = False  # bias on the attention output projection
     qk_norm: bool = False
     tied_embeddings: bool = False
-    sliding_window: int | None = None
+    sliding_windows: tuple[
+        int | None, ...
+    ] = ()  # of each layer, None: it sees everything; empty: no layer has one
+
+    def window(self, layer: int) -> int | None:
+        """Positions that a layer sees, its own included; None: all."""
+        return self.sliding_windows[layer] if self.sliding_windows else None
 
     @property
     def group_size(self) -> int:

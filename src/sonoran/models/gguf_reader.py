@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from sonoran.errors import ModelError
 from sonoran.models.tensors import MATRIX_TYPES, byte_size
+from sonoran.models.untrusted import refusing
 
 MAX_TENSOR_DIMS = 4
 
@@ -117,9 +118,6 @@ class HeaderReader(GGUFReader):  # type: ignore[misc, unused-ignore]
         for (_, end, name), (begin, _, other) in itertools.pairwise(spans):
             if begin < end:
                 raise ModelError(f"corrupt: tensors {name} and {other} overlap")
-        last = spans[-1][1] if spans else start_offs
-        if size - last >= self.alignment:
-            raise ModelError(f"corrupt: {size - last} bytes follow the last tensor, expected only padding")
 
 
 def _type_name(name: str, raw: int) -> str:
@@ -146,10 +144,12 @@ class GgufMetadata(Mapping[str, Any]):
 
     def __getitem__(self, key: str) -> Any:
         if key not in self._decoded:
-            try:
-                self._decoded[key] = self._decode(self._fields[key])
-            except UnicodeDecodeError as error:
-                raise ModelError(f"{self._path}: metadata {key} is not valid UTF-8 ({error})") from error
+            field = self._fields[key]
+            with refusing(self._path):
+                try:
+                    self._decoded[key] = self._decode(field)
+                except UnicodeDecodeError as error:
+                    raise ModelError(f"metadata {key} is not valid UTF-8 ({error})") from error
         return self._decoded[key]
 
     def __iter__(self) -> Iterator[str]:
@@ -181,27 +181,21 @@ class GgufMetadata(Mapping[str, Any]):
 
 
 def read_gguf(path: Path) -> tuple[GgufMetadata, list[RawTensor]]:
-    """Open a GGUF file, map it, check its header against its length.
+    """Open a GGUF file, map it, check its header against its length. Bytes after the last tensor are allowed.
 
     Raises ModelError with the reason for whatever is not a complete, well-formed, little-endian GGUF file.
     """
-    try:
+    with refusing(path):
         size = path.stat().st_size
         with path.open("rb") as stream:
-            magic = stream.read(4)
-    except OSError as error:
-        raise ModelError(f"{path}: cannot be read ({error.strerror})") from error
-    if magic != b"GGUF":
-        begin = f"it begins with {magic!r}" if magic else "it is empty"
-        raise ModelError(f"{path}: not a GGUF file ({begin})")
-    try:
-        reader = HeaderReader(path)
-    except ModelError as error:
-        raise ModelError(f"{path}: {error}") from None
-    except (ValueError, KeyError, IndexError, OverflowError, TypeError) as error:
-        raise ModelError(f"{path}: corrupt header ({error}); the file has {size} bytes") from error
-    except OSError as error:
-        raise ModelError(f"{path}: cannot be mapped ({error})") from error
-    if reader.byte_order != "I":
-        raise ModelError(f"{path}: written for a machine of the other byte order")
-    return GgufMetadata(path, reader), reader.raw_tensors
+            begin = stream.read(8)
+        if begin[:4] != b"GGUF":
+            found = f"it begins with {begin[:4]!r}" if begin else "it is empty"
+            raise ModelError(f"not a GGUF file ({found})")
+        if len(begin) == 8 and begin[4:6] == bytes(2):  # the version of a little-endian file is small
+            raise ModelError("written for a machine of the other byte order (big-endian)")
+        try:
+            reader = HeaderReader(path)
+        except (ValueError, KeyError, IndexError, OverflowError, TypeError) as error:
+            raise ModelError(f"corrupt header ({error}); the file has {size} bytes") from error
+        return GgufMetadata(path, reader), reader.raw_tensors

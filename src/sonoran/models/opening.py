@@ -43,9 +43,7 @@ class OpenModel:
 def open_with_tokenizer(model: str | Path, reporting: Reporting | None = None) -> OpenModel:
     """Find (if need be fetch) a model and open it with its tokenizer. Raises ModelError, DownloadError."""
     file = open_model(resolve_model(model, progress=reporting.pull if reporting else None))
-    if file.directory is not None:
-        return OpenModel(file, Tokenizer.from_directory(file.directory))
-    return OpenModel(file, Tokenizer.from_gguf(file.metadata))
+    return OpenModel(file, Tokenizer.from_model(file))
 
 
 def open_draft(

@@ -13,8 +13,9 @@ from safetensors import SafetensorError, safe_open
 
 from sonoran.errors import ModelError
 from sonoran.models.config import ModelConfig
-from sonoran.models.hf_config import read_hf_config, read_json
+from sonoran.models.hf_config import read_hf_config
 from sonoran.models.tensors import FLOAT_TYPES, TensorInfo, byte_size, check_config, check_tensors
+from sonoran.models.untrusted import read_json, refusing
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -39,14 +40,21 @@ COMPUTED = re.compile(r"model\.layers\.[0-9]+\.self_attn\.rotary_emb\.inv_freq")
 
 def open_directory(directory: Path) -> tuple[ModelConfig, dict[str, TensorInfo]]:
     """Read configuration and tensors of a model directory; ModelError when they do not fit together."""
+    with refusing(directory):
+        return _open_directory(directory)
+
+
+def _open_directory(directory: Path) -> tuple[ModelConfig, dict[str, TensorInfo]]:
     where = str(directory)
-    config = read_hf_config(directory / "config.json")
-    check_config(where, config)
+    with refusing(directory / "config.json"):
+        config = read_hf_config(directory / "config.json")
+        check_config(str(directory / "config.json"), config)
     tensors: dict[str, TensorInfo] = {}
     for name, owner in _find_tensors(directory).items():
         canonical = _canonical_name(owner, name)
         if canonical is not None:
-            tensors[canonical] = _tensor_info(owner, name, canonical)
+            with refusing(owner.path):
+                tensors[canonical] = _tensor_info(owner, name, canonical)
     if config.tied_embeddings and {"embed", "output"} <= tensors.keys():
         _drop_copy(where, tensors)
     check_tensors(where, config, tensors)
@@ -65,9 +73,10 @@ class _Shard:
         except (SafetensorError, OSError, ValueError) as error:
             size = path.stat().st_size if path.is_file() else 0
             raise ModelError(f"{path}: truncated or corrupt ({error}); the file has {size} bytes") from error
-        self.data: NDArray[np.uint8] = np.memmap(path, mode="r").view(np.ndarray)
-        self.begin = 8 + int.from_bytes(self.data[:8].tobytes(), "little")
-        self.header: dict[str, Any] = json.loads(self.data[8 : self.begin].tobytes())
+        with refusing(path):
+            self.data: NDArray[np.uint8] = np.memmap(path, mode="r").view(np.ndarray)
+            self.begin = 8 + int.from_bytes(self.data[:8].tobytes(), "little")
+            self.header: dict[str, Any] = json.loads(self.data[8 : self.begin].tobytes())
 
 
 def _find_tensors(directory: Path) -> dict[str, _Shard]:

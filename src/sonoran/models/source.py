@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from sonoran.errors import DownloadError, ModelError, nearest
+from sonoran.errors import ConfigError, DownloadError, ModelError, nearest
 from sonoran.models.cache import cache_dir, is_cached
 from sonoran.models.config import ModelConfig
 from sonoran.models.download import Progress, pull
@@ -19,6 +20,7 @@ from sonoran.models.gguf_model import open_gguf
 from sonoran.models.registry import MODELS
 from sonoran.models.safetensors_model import open_directory
 from sonoran.models.tensors import TensorInfo
+from sonoran.models.untrusted import refusing
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,8 @@ def resolve_model(
     A registry name that is not cached is pulled, or refused with DownloadError if ``download`` is false.
     Raises ModelError when there is no such model or file; its text names the nearest known one.
     """
+    if not isinstance(spec, (str, os.PathLike)):
+        raise ConfigError(f"a model is a name or a path, got {spec!r:.100}")
     text = os.fspath(spec)
     entry = MODELS.get(text.lower()) if isinstance(spec, str) else None
     if entry is not None:
@@ -76,6 +80,11 @@ def resolve_model(
                 f"{entry.name} is not in the cache; get it with: sonoran models pull {entry.name}"
             )
         return pull(entry, cache=folder, progress=progress)
+    with refusing(text):
+        return _find(text)
+
+
+def _find(text: str) -> Path:
     path = Path(text).expanduser()
     if path.is_dir():
         if not (path / "config.json").is_file():
@@ -87,10 +96,14 @@ def resolve_model(
         return path
     if path.suffix == ".gguf" or path.name != text:
         siblings = [found.name for found in path.parent.iterdir()] if path.parent.is_dir() else []
+        if path.is_symlink():
+            raise ModelError(f"{path} is a link to {path.readlink()}, which is not there")
         hint = nearest(path.name, siblings) if siblings else f"; the folder {path.parent} is not there"
-        raise ModelError(
-            f"no such file or folder: {path}{hint if len(siblings) <= 8 or 'mean' in hint else ''}"
-        )
+        if siblings and "mean" not in hint and len(siblings) > 8:
+            hint = ""
+        if not siblings and re.fullmatch(r"[\w.-]+/[\w.-]+", text):
+            hint += "; a model of the hub is not fetched by its name: download its files and pass the GGUF or the folder"
+        raise ModelError(f"no such file or folder: {path}{hint}")
     raise ModelError(f"unknown model {text!r}, and no such file or folder{nearest(text.lower(), MODELS)}")
 
 

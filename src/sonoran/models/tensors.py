@@ -18,6 +18,7 @@ FLOAT_TYPES = ("F32", "F16", "BF16")
 MATRIX_TYPES = (*FLOAT_TYPES, "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K")
 VECTOR_NAMES = ("attn_norm", "ffn_norm", "q_norm", "k_norm", "q_bias", "k_bias", "v_bias", "o_bias")
 MATRIX_NAMES = ("q", "k", "v", "o", "gate", "up", "down")
+LARGEST_INT = 2**31 - 1  # dimensions are 32-bit integers in the kernels
 LAYER_NAMES = (*VECTOR_NAMES, *MATRIX_NAMES)
 
 
@@ -134,8 +135,9 @@ def check_config(where: str, config: ModelConfig) -> None:
     positive = ("vocab_size", "hidden_size", "intermediate_size", "num_layers", "num_heads", "num_kv_heads")
     for field in (*positive, "head_dim", "max_position"):
         value = getattr(config, field)
-        if value < 1:
-            raise ModelError(f"{where}: {field} is {value}, which must be at least 1")
+        if not 1 <= value <= LARGEST_INT:
+            bound = "at least 1" if value < 1 else f"at most {LARGEST_INT}"
+            raise ModelError(f"{where}: {field} is {value}, which must be {bound}")
     if config.num_heads % config.num_kv_heads:
         raise ModelError(
             f"{where}: {config.num_heads} attention heads are not a multiple of "
@@ -156,5 +158,12 @@ def check_config(where: str, config: ModelConfig) -> None:
             )
         if not all(0 < factor < float("inf") for factor in scaling.factors):
             raise ModelError(f"{where}: RoPE factors must be positive and finite")
-    if config.sliding_window is not None and config.sliding_window < 1:
-        raise ModelError(f"{where}: sliding window is {config.sliding_window}, which must be at least 1")
+        if not 0 < scaling.attention_factor < 100:
+            raise ModelError(
+                f"{where}: RoPE's attention factor is {scaling.attention_factor}, expected about 1"
+            )
+    for window in set(config.sliding_windows) - {None}:
+        if window is not None and not 1 <= window <= LARGEST_INT:
+            raise ModelError(
+                f"{where}: sliding window is {window}, which must lie between 1 and {LARGEST_INT}"
+            )

@@ -1,9 +1,15 @@
-"""Sampling: parameters, distribution, noise, verification rules and stop rules. Pure; knows no backend."""
+"""Sampling: parameters, what they do to logits, noise, verification rules, stop rules. Pure; knows no backend."""
 
-from sonoran.sampling.distribution import Distribution, distribution
 from sonoran.sampling.drafts import draft_sample, rank_candidates, sample_weights
 from sonoran.sampling.params import SamplingParams, VerificationRule
-from sonoran.sampling.proposals import EMPTY, Law, PointLaw, SparseLaw, Speculation, UniformLaw
+from sonoran.sampling.proposals import (
+    EMPTY,
+    PointMass,
+    ProposalDistribution,
+    SparseDistribution,
+    Speculation,
+    UniformDistribution,
+)
 from sonoran.sampling.stops import Advance, Detokenizer, StopChecker
 from sonoran.sampling.verification import Verified, token_logprob, verify
 
@@ -11,17 +17,15 @@ __all__ = [
     "EMPTY",
     "Advance",
     "Detokenizer",
-    "Distribution",
-    "Law",
-    "PointLaw",
+    "PointMass",
+    "ProposalDistribution",
     "SamplingParams",
-    "SparseLaw",
+    "SparseDistribution",
     "Speculation",
     "StopChecker",
-    "UniformLaw",
+    "UniformDistribution",
     "VerificationRule",
     "Verified",
-    "distribution",
     "draft_sample",
     "rank_candidates",
     "sample_weights",

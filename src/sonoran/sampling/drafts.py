@@ -8,16 +8,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from sonoran.sampling import noise, rowops
-from sonoran.sampling.distribution import TokenIds, adjust, cut_of
+from sonoran.sampling.logits import TokenIds, adjust, cut_of
 from sonoran.sampling.params import SamplingParams, VerificationRule
-from sonoran.sampling.portable import Int64Array
-from sonoran.sampling.proposals import Law, PointLaw, SparseLaw
-from sonoran.types import FloatArray, IntArray
+from sonoran.sampling.proposals import PointMass, ProposalDistribution, SparseDistribution
+from sonoran.types import FloatArray, Int64Array, IntArray
 
 _LEADING = 4  # tokens whose scores count; the others hardly have a chance
 
-LAW_SIZE = 256
-"""Tokens kept of the draft's distribution under the rejection rule, so that a law is small enough to send."""
+SUPPORT_SIZE = 256
+"""Tokens kept of the draft's distribution under the rejection rule, so that it is small enough to send."""
 
 
 def draft_sample(
@@ -29,19 +28,19 @@ def draft_sample(
     seed: int,
     position: int,
     eos_ids: Sequence[int] = (),
-) -> tuple[int, SparseLaw | PointLaw | None]:
-    """Propose the token at ``position`` from the draft's logits, float32[V]; return it with its law.
+) -> tuple[int, SparseDistribution | PointMass | None]:
+    """Propose the token at ``position`` from the draft's logits, float32[V]; return it and its distribution.
 
-    Coupled: the token that the draft itself would emit under the request's noise; no law. Rejection: a draw
-    from the leading 256 tokens of the draft's distribution, with exactly that law. ``prefix_ids`` is read
+    Coupled: the token that the draft itself would emit under the request's noise; no distribution. Rejection: a draw
+    from the leading 256 tokens of the draft's distribution, which is returned as it was sampled. ``prefix_ids`` is read
     only when ``params.has_penalties``.
     """
     row = adjust(logits, prefix_ids, prompt_length, params, eos_ids, position)
     if params.greedy:
-        return rowops.argmax(row), None if rule == "coupled" else PointLaw()
+        return rowops.argmax(row), None if rule == "coupled" else PointMass()
     if rule == "coupled":
         return int(rowops.coupled_top(row, cut_of(params), seed, position, 1)[0]), None
-    kept = rowops.select(row, cut_of(params), LAW_SIZE)
+    kept = rowops.select(row, cut_of(params), SUPPORT_SIZE)
     return sample_weights(kept.ids, kept.weights, seed, position)
 
 
@@ -49,7 +48,7 @@ def draft_chance(
     rule: VerificationRule,
     logits: FloatArray,
     token: int,
-    law: Law | None,
+    q: ProposalDistribution | None,
     params: SamplingParams,
     seed: int,
     position: int,
@@ -57,29 +56,31 @@ def draft_chance(
     """Return the chance that the draft gives its own ``token`` of being accepted; a guess, good for speed alone.
 
     Greedy and coupled: its share of the softmax over the leading scores, noise included. Rejection: the square root
-    of its probability, see ``drafting.confidence``. Penalties and bias are left out.
+    of its probability, see ``ssd.outcomes``. Penalties and bias are left out.
     """
-    if isinstance(law, SparseLaw):
-        return math.sqrt(law.probability(token))
+    if isinstance(q, SparseDistribution):
+        return math.sqrt(q.probability(token))
     row = rowops.as_row(logits)
     if params.greedy:
         ids = rowops.top(row, _LEADING)
         scores = row[ids].astype(np.float64)
     else:
         ids = rowops.coupled_top(row, cut_of(params), seed, position, _LEADING)
-        scores = row[ids].astype(np.float64) / params.temperature + rowops.gumbel(seed, position, ids)
+        scores = row[ids].astype(np.float64) / params.temperature + noise.gumbel(seed, position, ids)
     weights = np.exp(scores - scores[0])
     return float(weights[0] / weights.sum()) if np.isfinite(scores[0]) else 0.0
 
 
-def sample_weights(ids: IntArray, weights: Int64Array, seed: int, position: int) -> tuple[int, SparseLaw]:
-    """Draw a proposal from ids (ascending) with integer weights (sum below 2**63); return it with its law."""
+def sample_weights(
+    ids: IntArray, weights: Int64Array, seed: int, position: int
+) -> tuple[int, SparseDistribution]:
+    """Draw a proposal from ids (ascending) with integer weights (sum below 2**63); return it and its distribution."""
     sums = np.cumsum(weights)
     total = int(sums[-1])
     wanted = (noise.uniform_bits(seed, position, noise.Stream.DRAFT) * total) >> noise.UNIFORM_BITS
     token = int(ids[np.searchsorted(sums, wanted, side="right")])
     positive = weights > 0
-    return token, SparseLaw(ids[positive], weights[positive] / total)
+    return token, SparseDistribution(ids[positive], weights[positive] / total)
 
 
 def rank_candidates(

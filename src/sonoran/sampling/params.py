@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from numbers import Integral, Real
 from typing import Any, Literal, get_args
 
+from sonoran.config import option
 from sonoran.errors import ConfigError, nearest, shown
 
 VerificationRule = Literal["coupled", "rejection"]
@@ -40,25 +41,36 @@ class SamplingParams:
     Raises ConfigError for a value of the wrong type or out of range, and for an unknown name (with the nearest).
     """
 
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
-    seed: int | None = None
-    max_tokens: int | None = None
-    min_tokens: int = 0
-    stop: tuple[str, ...] = ()
-    stop_token_ids: tuple[int, ...] = ()
-    ignore_eos: bool = False
-    logprobs: int | None = None
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    repetition_penalty: float = 1.0
-    logit_bias: dict[int, float] = field(default_factory=dict)
-    n: int = 1
-    speculative: bool = True
-    num_speculative_tokens: int | None = None
-    verification: VerificationRule = "coupled"
+    temperature: float = option(1.0, "Sampling", "0 takes the most likely token.")
+    top_p: float = option(1.0, "Sampling", "Keep the most likely tokens with this total probability.")
+    top_k: int = option(0, "Sampling", "Keep this many most likely tokens; 0 keeps all.")
+    min_p: float = option(0.0, "Sampling", "Drop tokens less likely than this share of the best.")
+    seed: int | None = option(None, "Sampling", "The same seed gives the same text; drawn if not given.")
+    max_tokens: int | None = option(
+        None,
+        "Sampling",
+        "Most tokens to generate, within what the context holds.",
+        flags=("--max-tokens", "-n"),
+    )
+    min_tokens: int = option(0, "Sampling", "No end before this many tokens.")
+    stop: tuple[str, ...] = option((), "Sampling", "End before this text; may be repeated.")
+    stop_token_ids: tuple[int, ...] = option((), "Sampling", "Tokens that end the text: 1,2.")
+    ignore_eos: bool = option(False, "Sampling", "Go on after the end token.")
+    logprobs: int | None = option(
+        None, "Sampling", "Log-probabilities of each token and of so many likeliest ones.", flags=()
+    )
+    presence_penalty: float = option(0.0, "Sampling", "Lower what occurred, -2 to 2.")
+    frequency_penalty: float = option(0.0, "Sampling", "Lower what occurred, per time, -2 to 2.")
+    repetition_penalty: float = option(1.0, "Sampling", "Divide the logits of what occurred.")
+    logit_bias: dict[int, float] = option(
+        {}, "Sampling", "Added to the logits, by token id, -100 to 100.", flags=()
+    )
+    n: int = option(1, "Sampling", "Texts to generate.", flags=())
+    speculative: bool = option(True, "Sampling", "Whether this request may speculate.", flags=())
+    num_speculative_tokens: int | None = option(None, "Sampling", "Lowers K for this request.", flags=())
+    verification: VerificationRule = option(
+        "coupled", "Sampling", "Rule: coupled, or rejection as in the papers."
+    )
 
     def __new__(cls, *args: object, **given: object) -> SamplingParams:
         """Refuse unknown names before the constructor does, which does not say what was meant."""

@@ -1,4 +1,4 @@
-"""Speculations and the law each proposed token was drawn from, which the rejection rule needs to be exact."""
+"""Speculations, and the distribution that each token was drawn from: the rejection rule needs it to be exact."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from typing import TypeAlias
 import numpy as np
 
 from sonoran.errors import ConfigError
-from sonoran.sampling.portable import Float64Array
-from sonoran.types import IntArray
+from sonoran.types import Float64Array, IntArray
 
 
 @dataclass(frozen=True, slots=True)
-class SparseLaw:
+class SparseDistribution:
     """The token was drawn from exactly these ids (ascending) with these probabilities (float64, sum 1)."""
 
     ids: IntArray
@@ -34,7 +33,7 @@ class SparseLaw:
 
 
 @dataclass(frozen=True, slots=True)
-class UniformLaw:
+class UniformDistribution:
     """The token was drawn uniformly from the ids below ``size``."""
 
     size: int
@@ -49,7 +48,7 @@ class UniformLaw:
 
 
 @dataclass(frozen=True, slots=True)
-class PointLaw:
+class PointMass:
     """The token was not drawn at random but chosen: an n-gram, an argmax."""
 
     def probability(self, token: int) -> float:
@@ -61,24 +60,24 @@ class PointLaw:
         return np.where(ids == token, 1.0, 0.0)
 
 
-Law: TypeAlias = SparseLaw | UniformLaw | PointLaw
+ProposalDistribution: TypeAlias = SparseDistribution | UniformDistribution | PointMass
 
 
 @dataclass(frozen=True, slots=True)
 class Speculation:
-    """Tokens to verify and, for the rejection rule, one law per token; the coupled rule needs none.
+    """Tokens to verify and, for the rejection rule, one distribution per token; the coupled rule needs none.
 
-    A law must be the one that the token was really drawn from, given the tokens before it. Whether a drawn
-    token is sent must not depend on its value: dropping unlikely draws changes the law.
+    A distribution must be the one that the token was really drawn from, given the tokens before it. Whether a drawn
+    token is sent must not depend on its value: dropping unlikely draws changes the distribution.
     """
 
     tokens: tuple[int, ...] = ()
-    laws: tuple[Law, ...] = ()
+    distributions: tuple[ProposalDistribution, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.laws and len(self.laws) != len(self.tokens):
+        if self.distributions and len(self.distributions) != len(self.tokens):
             raise ConfigError(
-                f"a speculation of {len(self.tokens)} tokens has {len(self.laws)} laws; it needs one each"
+                f"a speculation of {len(self.tokens)} tokens needs one distribution each, got {len(self.distributions)}"
             )
 
     def __len__(self) -> int:
@@ -87,16 +86,16 @@ class Speculation:
     @staticmethod
     def chosen(tokens: Sequence[int]) -> Speculation:
         """Build from tokens that were chosen without chance (n-grams)."""
-        return Speculation(tuple(tokens), (PointLaw(),) * len(tokens))
+        return Speculation(tuple(tokens), (PointMass(),) * len(tokens))
 
     @staticmethod
     def uniform(tokens: Sequence[int], size: int) -> Speculation:
         """Build from tokens drawn uniformly from the ids below ``size``."""
-        return Speculation(tuple(tokens), (UniformLaw(size),) * len(tokens))
+        return Speculation(tuple(tokens), (UniformDistribution(size),) * len(tokens))
 
     def cut(self, length: int) -> Speculation:
-        """Return the first ``length`` tokens with their laws."""
-        return Speculation(self.tokens[:length], self.laws[:length])
+        """Return the first ``length`` tokens with their distributions."""
+        return Speculation(self.tokens[:length], self.distributions[:length])
 
 
 EMPTY = Speculation()

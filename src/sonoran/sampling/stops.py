@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from sonoran.sampling.distribution import end_tokens
+from sonoran.sampling.logits import end_tokens
 from sonoran.sampling.params import SamplingParams
 from sonoran.types import FinishReason
 

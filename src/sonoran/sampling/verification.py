@@ -16,13 +16,10 @@ import numpy as np
 
 from sonoran.errors import ConfigError
 from sonoran.sampling import noise, rowops
-from sonoran.sampling.distribution import TokenIds, adjust, cut_of
-from sonoran.sampling.drafts import draft_sample, rank_candidates
+from sonoran.sampling.logits import TokenIds, adjust, cut_of
 from sonoran.sampling.params import SamplingParams, VerificationRule
-from sonoran.sampling.proposals import EMPTY, Law, Speculation
+from sonoran.sampling.proposals import ProposalDistribution, Speculation
 from sonoran.types import FloatArray, TokenLogprob
-
-__all__ = ["EMPTY", "Speculation", "Verified", "draft_sample", "rank_candidates", "token_logprob", "verify"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +51,7 @@ def verify(
     ``target_rows`` is float32[K + 1, V]: row i holds the logits of position ``len(prefix_ids) + i``, after
     the first i proposed tokens. The first ``prompt_length`` ids of the prefix are the prompt. ``eos_ids`` are
     the model's end-of-sequence tokens. Raises ConfigError when shapes do not fit or the rejection rule lacks
-    a usable law, NumericsError when a row is not finite.
+    a usable distribution, NumericsError when a row is not finite.
     """
     if target_rows.ndim != 2 or target_rows.shape[0] != len(speculation) + 1:
         raise ConfigError(
@@ -72,7 +69,9 @@ def verify(
             bits = noise.uniform_bits(seed, position, noise.Stream.SAMPLE)
             token = rowops.inverse_sample(adjusted, cut_of(params), bits)
         else:
-            token = _accept_or_resample(adjusted, params, seed, position, proposed, _law(speculation, i))
+            token = _accept_or_resample(
+                adjusted, params, seed, position, proposed, _distribution(speculation, i)
+            )
         tokens.append(token)
         if token != proposed:
             break
@@ -115,33 +114,33 @@ def _own_token(row: FloatArray, params: SamplingParams, seed: int, position: int
     return int(rowops.coupled_top(row, cut_of(params), seed, position, 1)[0])
 
 
-def _law(speculation: Speculation, index: int) -> Law:
+def _distribution(speculation: Speculation, index: int) -> ProposalDistribution:
     token = speculation.tokens[index]
-    if not speculation.laws:
+    if not speculation.distributions:
         raise ConfigError(
-            "the rejection rule needs the law that each proposed token was drawn from; got none"
+            "the rejection rule needs the distribution that each proposed token was drawn from; got none"
         )
-    law = speculation.laws[index]
-    if not law.probability(token) > 0.0:
+    q = speculation.distributions[index]
+    if not q.probability(token) > 0.0:
         raise ConfigError(
-            f"proposed token {token} has probability 0 under its law, so it was not drawn from it"
+            f"proposed token {token} has probability 0 under its distribution, so it was not drawn from it"
         )
-    return law
+    return q
 
 
 def _accept_or_resample(
-    row: FloatArray, params: SamplingParams, seed: int, position: int, proposed: int, law: Law
+    row: FloatArray, params: SamplingParams, seed: int, position: int, proposed: int, q: ProposalDistribution
 ) -> int:
     """Return the proposed token with probability min(1, p/q), else a draw of the residual."""
     cut = cut_of(params)
     weight, total = rowops.mass(row, cut, proposed)
-    if noise.uniform(seed, position, noise.Stream.ACCEPT) * law.probability(proposed) < weight / total:
+    if noise.uniform(seed, position, noise.Stream.ACCEPT) * q.probability(proposed) < weight / total:
         return proposed
     kept = rowops.select(row, cut)
-    residual = np.maximum(kept.weights / total - law.on(kept.ids, proposed), 0.0)
+    residual = np.maximum(kept.weights / total - q.on(kept.ids, proposed), 0.0)
     sums = np.cumsum(residual)
     if not sums[-1] > 0.0:
-        # Only rounding can empty the residual after a rejection: p equals q then, and p is the right law.
+        # Only rounding can empty the residual after a rejection: p equals q then, and p is what to draw from.
         return rowops.inverse_sample(row, cut, noise.uniform_bits(seed, position, noise.Stream.SAMPLE))
     wanted = noise.uniform(seed, position, noise.Stream.SAMPLE) * sums[-1]
     # The first token whose sum exceeds it has a positive residual; the product can round up to the last sum.

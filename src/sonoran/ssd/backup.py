@@ -19,6 +19,12 @@ from sonoran.ssd.statistics import OutcomeStatistics
 from sonoran.theory.speedup import batch_speedup, critical_batch_size
 from sonoran.types import Origin
 
+WARMUP = 32
+"""Rounds after which a backup is judged by what was observed of it."""
+
+EXPLORE_EVERY = 64
+"""One decision of ``auto`` in so many goes to the backup seen less, so that both estimates stay alive."""
+
 
 @dataclass(slots=True)
 class Pace:
@@ -63,7 +69,7 @@ def top_up_goals(
 
 
 def random_proposal(seed: int, position: int, num_tokens: int, vocab_size: int) -> Speculation:
-    """Return tokens drawn uniformly from the ids below ``vocab_size``, for ``position`` on, with that law.
+    """Return tokens drawn uniformly from the ids below ``vocab_size``, for ``position`` on, with that distribution.
 
     A pure function of its arguments: the number for a position comes from the request's seed in the stream
     that drafts draw from, which no verification reads. Raises ConfigError for an empty vocabulary, and for more tokens
@@ -83,26 +89,14 @@ class BackupPolicy:
     """Chooses a backup for each missing row of a round.
 
     ``statistics`` supply hit rates and tokens per round by origin, ``observe_latency`` the times. ``auto``
-    follows b* until the draft and its rival were seen ``warmup`` times each; every ``explore_every``-th
-    decision goes to the one seen less, so that both estimates stay alive. Raises ConfigError.
+    follows b* until the draft and its rival were seen WARMUP times each. Raises ConfigError.
     """
 
-    def __init__(
-        self,
-        kind: Backup,
-        statistics: OutcomeStatistics,
-        num_speculative_tokens: int,
-        *,
-        warmup: int = 32,
-        explore_every: int = 64,
-    ) -> None:
+    def __init__(self, kind: Backup, statistics: OutcomeStatistics, num_speculative_tokens: int) -> None:
         if kind not in get_args(Backup):
             raise ConfigError(f"unknown backup {kind!r}{nearest(str(kind), get_args(Backup))}")
-        if warmup < 1 or explore_every < 2:
-            raise ConfigError(f"need warmup >= 1 and explore_every >= 2, got {warmup!r}, {explore_every!r}")
         self.kind, self.statistics = kind, statistics
         self.num_speculative_tokens = num_speculative_tokens
-        self.warmup, self.explore_every = warmup, explore_every
         self.verification_ms: float | None = None
         self.draft_ms: float | None = None
         self._decisions = 0
@@ -118,8 +112,7 @@ class BackupPolicy:
             self.draft_ms = _running(self.draft_ms, draft_ms)
 
     def choose(self, batch_size: int, ngram_ready: Sequence[bool]) -> list[Origin]:
-        """Return the backup of each missing row; ``ngram_ready`` says whether n-grams propose anything for
-        it.
+        """Return the backup of each missing row; ``ngram_ready`` says whether n-grams propose anything for it.
 
         The draft is chosen for all missing rows or for none, since they share its passes and its delay. A row
         without an n-gram gets no speculation where n-grams were meant. Raises ConfigError when more rows miss
@@ -151,9 +144,9 @@ class BackupPolicy:
         rounds = self.statistics.rounds
         if not self.verification_ms or self.draft_ms is None:
             return True  # the only way to learn what it costs
-        if self._decisions % self.explore_every == 0:
+        if self._decisions % EXPLORE_EVERY == 0:
             return rounds("draft") <= rounds(rival)
-        if min(rounds("draft"), rounds(rival)) < self.warmup:
+        if min(rounds("draft"), rounds(rival)) < WARMUP:
             return batch_size < self.critical_batch_size(rival)
         return self._advantage(batch_size, fast, rival) > 0.0
 
@@ -167,13 +160,13 @@ class BackupPolicy:
             batch_speedup(hit_rate, hit, self._tokens(origin), 1.0, latency, batch_size)
             for origin, latency in latencies
         ]
-        worth_of_hit = max(0.0, hit - self._tokens(rival))
-        drafted = len(fast) * self._value("draft", worth_of_hit)
-        kept = sum(self._value(origin, worth_of_hit) for origin in fast)
+        gain_of_hit = max(0.0, hit - self._tokens(rival))
+        drafted = len(fast) * self._value("draft", gain_of_hit)
+        kept = sum(self._value(origin, gain_of_hit) for origin in fast)
         return drafted - kept - cost * batch_size * max(rates)
 
-    def _value(self, origin: Origin, worth_of_hit: float) -> float:
-        return self._tokens(origin) + self.statistics.hit_rate_after(origin) * worth_of_hit
+    def _value(self, origin: Origin, gain_of_hit: float) -> float:
+        return self._tokens(origin) + self.statistics.hit_rate_after(origin) * gain_of_hit
 
     def _tokens(self, origin: Origin) -> float:
         return self.statistics.mean_tokens(origin, self.num_speculative_tokens)

@@ -9,15 +9,14 @@ from sonoran.backends.base import Rows
 from sonoran.config import SpeculationSettings
 from sonoran.engine.trace import SpanLog
 from sonoran.sampling.drafts import draft_chance
-from sonoran.sampling.proposals import Law
+from sonoran.sampling.proposals import ProposalDistribution
 from sonoran.ssd.backup import BackupPolicy, Pace
-from sonoran.ssd.cache import SpeculationCache
 from sonoran.ssd.fan_out import FanOutPolicy
 from sonoran.ssd.model import DraftModel
-from sonoran.ssd.outcomes import AverageLaw, Trust
+from sonoran.ssd.outcomes import AverageOutcomes, ConfidenceWeight
 from sonoran.ssd.sequence import DraftSequence
 from sonoran.ssd.statistics import OutcomeStatistics
-from sonoran.theory.latency import RowLatency
+from sonoran.theory.latency import RunningLatency
 from sonoran.types import FloatArray
 
 DEFAULT_BUDGET = 8
@@ -52,12 +51,11 @@ class Context:
     statistics: OutcomeStatistics
     fan_out: FanOutPolicy
     backup: BackupPolicy
-    average: AverageLaw
-    cache: SpeculationCache = field(default_factory=SpeculationCache)
-    latency: RowLatency = field(default_factory=RowLatency)  # of passes beside the target's
-    exposed_latency: RowLatency = field(default_factory=RowLatency)  # of those that the target waits for
+    average: AverageOutcomes
+    latency: RunningLatency = field(default_factory=RunningLatency)  # of passes beside the target's
+    exposed_latency: RunningLatency = field(default_factory=RunningLatency)  # the target waits for these
     pace: Pace = field(default_factory=Pace)
-    trust: Trust = field(default_factory=Trust)  # in the draft's confidence
+    confidence: ConfidenceWeight = field(default_factory=ConfidenceWeight)
     guesses: float = 0.0  # per sequence and round, a running mean
     counters: Counters = field(default_factory=Counters)
     spans: SpanLog | None = None  # recorded while there is one
@@ -83,7 +81,7 @@ class Context:
                 backup=settings.fan_out_backup,
             ),
             backup=BackupPolicy(settings.backup, statistics, settings.num_speculative_tokens),
-            average=AverageLaw(statistics),
+            average=AverageOutcomes(statistics),
         )
 
     @property
@@ -104,16 +102,20 @@ class Context:
         self.counters.rows += len(rows)
         return logits
 
-    def sample(self, s: DraftSequence, row: FloatArray, drafted: list[int]) -> tuple[int, Law | None]:
+    def sample(
+        self, s: DraftSequence, row: FloatArray, drafted: list[int]
+    ) -> tuple[int, ProposalDistribution | None]:
         """Draw the token after what is committed and ``drafted``."""
         fan_out = max(s.fan_out, default=1)
         return s.sample(row[: self.width], drafted, self.eos_ids, fan_out, self.settings.saguaro_c)
 
-    def chance(self, s: DraftSequence, row: FloatArray, token: int, law: Law | None, position: int) -> float:
+    def chance(
+        self, s: DraftSequence, row: FloatArray, token: int, q: ProposalDistribution | None, position: int
+    ) -> float:
         """Return the chance that the token drawn for ``position`` is accepted; 1 when nobody asks."""
         if self.settings.least_chance <= 0.0:
             return 1.0
-        return draft_chance(s.rule, row[: self.width], token, law, s.params, s.seed, position)
+        return draft_chance(s.rule, row[: self.width], token, q, s.params, s.seed, position)
 
     def reserve(self, s: DraftSequence, beyond: int) -> bool:
         """Make the trunk writable up to ``beyond`` tokens after the committed ones; False if memory is lacking."""

@@ -1,5 +1,5 @@
-"""Fan-out: how many guesses to keep for each number k = 0..K of accepted tokens, given a budget B for all
-of them.
+"""Fan-out: where guesses go, that is how many for each number k = 0..K of accepted tokens, given a budget B
+for all of them. How large B is, is decided in ssd/budget.py.
 
 Every rule returns K + 1 integers >= 0 with sum B. ``lengths[k]`` is the probability that exactly k tokens
 are accepted, ``cdfs[k][F]`` the probability that the bonus token is among the first F guesses at k
@@ -9,7 +9,7 @@ are accepted, ``cdfs[k][F]`` the probability that the bonus token is among the f
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import get_args
 
@@ -19,7 +19,6 @@ from sonoran.config import FanOutRule
 from sonoran.errors import ConfigError, nearest
 from sonoran.ssd.statistics import OutcomeStatistics, group_of
 from sonoran.theory.distributions import Floats
-from sonoran.theory.speedup import batch_speedup, draft_round_time, is_hidden
 from sonoran.types import Origin
 
 
@@ -117,89 +116,54 @@ def _check(budget: float, num_speculative_tokens: int) -> None:
         raise ConfigError(f"num_speculative_tokens must be >= 0, got {num_speculative_tokens!r}")
 
 
-def largest_hidden_budget(
-    row_latency: Callable[[int], float],
-    verification_ms: float,
-    num_speculative_tokens: int,
-    *,
-    sequences: int = 1,
-    service_ms: float = 0.0,
-    limit: int = 64,
-) -> int:
-    """Return the largest budget B per sequence, up to ``limit``, whose draft round ends before verification.
+def likeliest(probabilities: Sequence[Sequence[Floats]], total: int) -> list[list[int]]:
+    """Return F_0..F_K of each sequence: the ``total`` likeliest outcomes of all together, at least one of each.
 
-    ``row_latency(n)`` is the time of a draft pass of n rows in ms. A round is the service, a trunk pass of
-    K + 1 rows and K tree steps of B rows, for each sequence. 1 when not even that is hidden: an early
-    answer then cuts it short. Raises PlanError for negative times.
+    ``probabilities[s][k]`` are those of sequence s's candidates at k, best first. Fewer when there are fewer
+    candidates. Raises ConfigError when there are fewer guesses than sequences.
     """
-    trunk = row_latency(sequences * (num_speculative_tokens + 1))
-    for budget in range(limit, 1, -1):
-        step = row_latency(sequences * budget)
-        if is_hidden(draft_round_time(service_ms, trunk, step, num_speculative_tokens), verification_ms):
-            return budget
-    return 1
+    if total < len(probabilities):
+        raise ConfigError(f"{total} guesses are too few for {len(probabilities)} sequences")
+    fan_out = [[0] * len(rows) for rows in probabilities]
+    for sequence, k, _ in likeliest_first(probabilities)[:total]:
+        fan_out[sequence][k] += 1
+    return fan_out
 
 
-@dataclass(frozen=True, slots=True)
-class RoundCosts:
-    """What a budget is weighed by: measured times in ms, tokens per round, and ``sequences`` in the batch."""
+def likeliest_first(probabilities: Sequence[Sequence[Floats]]) -> list[tuple[int, int, float]]:
+    """Return (sequence, k, probability) of all candidates, likeliest first.
 
-    row_latency: Callable[[int], float]  # of a draft pass of n rows
-    verification_ms: float
-    backup_ms: float  # what a miss waits for
-    tokens_on_hit: float
-    tokens_on_miss: float
-    sequences: int = 1
-
-
-def best_budget(
-    costs: RoundCosts,
-    hit_rate: Callable[[int], float],
-    num_speculative_tokens: int,
-    candidates: Sequence[int] = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32),
-) -> int:
-    """Return the budget per sequence with the highest speed-up by Corollary 16 (Theorem 7 for one sequence).
-
-    ``hit_rate(B)`` is what the counts predict. More guesses hit more often, but a draft round that outlasts the
-    verification makes every hit wait, so neither "all that is finished in time" nor "as many as possible" is best
-    in general. The smallest wins a tie. Raises PlanError for impossible costs.
+    Ahead of them all is, for each sequence, "all accepted, then the best candidate": so a draft that is right is
+    always hit, however unsure it is.
     """
-    k, verify = num_speculative_tokens, costs.verification_ms
-    trunk = costs.row_latency(costs.sequences * (k + 1))
+    first, rest = [], []
+    for sequence, rows in enumerate(probabilities):
+        last = len(rows) - 1
+        found = [(sequence, k, float(p)) for k, row in enumerate(rows) for p in row]
+        at = next((i for i, (_, k, _) in enumerate(found) if k == last), 0)
+        first += found[at : at + 1]
+        rest += found[:at] + found[at + 1 :]
+    return first + sorted(rest, key=lambda candidate: -candidate[2])
 
-    def speedup(budget: int) -> float:
-        draft = draft_round_time(0.0, trunk, costs.row_latency(costs.sequences * budget), k)
-        return batch_speedup(
-            hit_rate(budget),
-            costs.tokens_on_hit,
-            costs.tokens_on_miss,
-            draft / verify,
-            costs.backup_ms / verify,
-            costs.sequences,
-        )
 
-    return max(candidates, key=lambda budget: (speedup(budget), -budget))
+REFRESH = 32
+"""Observations of an origin after which its list is computed anew."""
 
 
 @dataclass
 class FanOutPolicy:
-    """What the draft asks each round: how many guesses at each k, given what it is guessing about.
+    """The list of guesses at each k that the average of all rounds suggests, by the rule that is set.
 
-    ``budget`` is guesses per sequence. ``confidence`` decides anew in each round (drafting/confidence.py); its list is
+    ``budget`` is guesses per sequence. ``confidence`` decides anew in each round (ssd/budget.py); its list is
     that of ``measured``, an average. ``primary`` and ``backup`` are the lists of the rule ``explicit``
-    (backup defaults to primary). ``acceptance`` and ``exponent`` fix a and r of the rule ``geometric``;
-    otherwise they are the running estimates. Lists are recomputed every ``refresh`` observations of an
-    origin. Raises ConfigError.
+    (backup defaults to primary). Raises ConfigError.
     """
 
     statistics: OutcomeStatistics
-    rule: FanOutRule = "measured"
-    budget: int = 8
+    rule: FanOutRule
+    budget: int
     primary: Sequence[int] | None = None
     backup: Sequence[int] | None = None
-    acceptance: float | None = None
-    exponent: float | None = None
-    refresh: int = 32
     _lists: dict[tuple[Origin, int, int], tuple[int, list[int]]] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
@@ -207,8 +171,8 @@ class FanOutPolicy:
             raise ConfigError(
                 f"unknown fan-out rule {self.rule!r}{nearest(str(self.rule), get_args(FanOutRule))}"
             )
-        if self.budget < 1 or self.refresh < 1:
-            raise ConfigError(f"budget and refresh must be >= 1, got {self.budget!r} and {self.refresh!r}")
+        if self.budget < 1:
+            raise ConfigError(f"the fan-out budget must be >= 1, got {self.budget!r}; nearest valid value: 1")
         if (self.rule == "explicit") != (self.primary is not None):
             raise ConfigError("the fan-out rule 'explicit' needs a list after primary, the others take none")
         if self.backup is not None and self.primary is None:
@@ -224,7 +188,7 @@ class FanOutPolicy:
         """
         size = self.budget if budget is None else budget
         key = (origin, num_speculative_tokens, size)
-        epoch = self.statistics.rounds(origin) // self.refresh
+        epoch = self.statistics.rounds(origin) // REFRESH
         cached = self._lists.get(key)
         if cached is None or cached[0] != epoch:
             cached = (epoch, self._compute(origin, num_speculative_tokens, size))
@@ -240,6 +204,4 @@ class FanOutPolicy:
             return uniform(budget, k)
         if self.rule in ("measured", "confidence"):
             return measured(budget, statistics.lengths(origin, k), statistics.cdfs(origin, k))
-        a = statistics.acceptance(origin) if self.acceptance is None else self.acceptance
-        r = statistics.exponent(origin) if self.exponent is None else self.exponent
-        return geometric(budget, k, a, r)
+        return geometric(budget, k, statistics.acceptance(origin), statistics.exponent(origin))

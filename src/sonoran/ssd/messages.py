@@ -19,7 +19,12 @@ from sonoran.config import MAX_NUM_SEQS, MAX_SPECULATIVE_TOKENS, SpeculationSett
 from sonoran.engine.trace import MAX_SPANS
 from sonoran.errors import WorkerError
 from sonoran.sampling.params import SamplingParams
-from sonoran.sampling.proposals import Law, PointLaw, SparseLaw, UniformLaw
+from sonoran.sampling.proposals import (
+    PointMass,
+    ProposalDistribution,
+    SparseDistribution,
+    UniformDistribution,
+)
 from sonoran.types import Origin
 
 PROTOCOL_VERSION = 2
@@ -113,7 +118,7 @@ class Proposal(msgspec.Struct, array_like=True, frozen=True, omit_defaults=True)
 class Answer(msgspec.Struct, array_like=True, frozen=True):
     """One speculation. ``known`` is false when the worker lacks the sequence and wants a ``Prefill``.
 
-    ``laws`` has one entry per token under the rejection rule, and none under the coupled one.
+    ``distributions`` has one entry per token under the rejection rule, and none under the coupled one.
     """
 
     sequence: int
@@ -121,7 +126,7 @@ class Answer(msgspec.Struct, array_like=True, frozen=True):
     known: bool
     origin: Origin
     tokens: list[int]
-    laws: list[Proposal]
+    distributions: list[Proposal]
     fan_out: list[int]  # in force while the worker predicted the outcome of the previous speculation
 
 
@@ -207,24 +212,22 @@ def _decode(decoder: msgspec.msgpack.Decoder[T], data: bytes) -> T:
         raise WorkerError(f"a message of {len(data)} bytes makes no sense: {error}") from error
 
 
-def encode_law(law: Law) -> Proposal:
+def encode_distribution(q: ProposalDistribution) -> Proposal:
     """Return the wire's form of a proposal distribution."""
-    if isinstance(law, PointLaw):
+    if isinstance(q, PointMass):
         return Proposal()
-    if isinstance(law, UniformLaw):
-        return Proposal(size=law.size)
-    return Proposal(
-        ids=law.ids.astype("<i4").tobytes(), probabilities=law.probabilities.astype("<f8").tobytes()
-    )
+    if isinstance(q, UniformDistribution):
+        return Proposal(size=q.size)
+    return Proposal(ids=q.ids.astype("<i4").tobytes(), probabilities=q.probabilities.astype("<f8").tobytes())
 
 
-def decode_law(proposal: Proposal) -> Law:
-    """The inverse of ``encode_law``. Raises WorkerError for anything that is no distribution."""
+def decode_distribution(proposal: Proposal) -> ProposalDistribution:
+    """The inverse of ``encode_distribution``. Raises WorkerError for anything that is no distribution."""
     size, ids_bytes, probability_bytes = proposal.size, proposal.ids, proposal.probabilities
     if not ids_bytes and not probability_bytes:
         if size < 0:
             raise WorkerError(f"a uniform proposal over {size} tokens")
-        return UniformLaw(size) if size else PointLaw()
+        return UniformDistribution(size) if size else PointMass()
     if (
         size
         or len(ids_bytes) % 4
@@ -237,4 +240,4 @@ def decode_law(proposal: Proposal) -> Law:
     ascending = bool(np.all(np.diff(ids) > 0)) and int(ids[0]) >= 0
     if not ascending or not np.all(probabilities >= 0.0) or abs(float(probabilities.sum()) - 1.0) > 1e-6:
         raise WorkerError("a sparse proposal is not a distribution over ascending token ids")
-    return SparseLaw(ids, probabilities)
+    return SparseDistribution(ids, probabilities)

@@ -46,8 +46,8 @@ class NgramIndex:
         """Return ``num_tokens`` tokens to follow, none if no suffix is known.
 
         They are copied from what followed the suffix's latest earlier occurrence, running on into its own copy where
-        the text ends. Chosen without chance, each has a point-mass law. Raises ConfigError for more tokens than a
-        speculation has.
+        the text ends. Chosen without chance, each has a point mass. Raises ConfigError for more tokens than a speculation
+        has.
         """
         check_length(num_tokens)
         for n in range(len(self._suffixes), self.min_n - 1, -1):

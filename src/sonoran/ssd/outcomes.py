@@ -10,8 +10,8 @@ import numpy as np
 
 from sonoran.errors import ConfigError
 from sonoran.sampling import noise
-from sonoran.sampling.distribution import TokenIds, adjust
 from sonoran.sampling.drafts import rank_candidates
+from sonoran.sampling.logits import TokenIds, adjust
 from sonoran.sampling.params import SamplingParams, VerificationRule
 from sonoran.ssd.statistics import OutcomeStatistics
 from sonoran.theory.distributions import Floats
@@ -43,41 +43,47 @@ def outcome_probabilities(scores: Sequence[Floats], rule: VerificationRule) -> l
     return found
 
 
-class AverageLaw:
-    """The same probabilities from the statistics of past rounds, recomputed every ``refresh`` of them."""
+REFRESH = 16
+"""Observations of an origin after which its average is computed anew."""
 
-    def __init__(self, statistics: OutcomeStatistics, refresh: int = 16) -> None:
-        self._statistics, self._refresh = statistics, refresh
-        self._laws: dict[tuple[Origin, int], tuple[int, list[Floats]]] = {}
+
+class AverageOutcomes:
+    """The same probabilities from the statistics of past rounds."""
+
+    def __init__(self, statistics: OutcomeStatistics) -> None:
+        self._statistics = statistics
+        self._known: dict[tuple[Origin, int], tuple[int, list[Floats]]] = {}
 
     def __call__(self, origin: Origin, sizes: Sequence[int]) -> list[Floats]:
         """Return the probability of the first ``sizes[k]`` candidates at every k, given what was sent."""
-        k, epoch = len(sizes) - 1, self._statistics.rounds(origin) // self._refresh
-        known = self._laws.get((origin, k))
+        k, epoch = len(sizes) - 1, self._statistics.rounds(origin) // REFRESH
+        known = self._known.get((origin, k))
         if known is None or known[0] != epoch:
             lengths, cdfs = self._statistics.lengths(origin, k), self._statistics.cdfs(origin, k)
             known = epoch, [p * np.diff(cdf) for p, cdf in zip(lengths, cdfs, strict=True)]
-            self._laws[origin, k] = known
+            self._known[origin, k] = known
         return [
-            np.concatenate([law[:size], np.zeros(max(0, size - len(law)))])
-            for law, size in zip(known[1], sizes, strict=True)
+            np.concatenate([chances[:size], np.zeros(max(0, size - len(chances)))])
+            for chances, size in zip(known[1], sizes, strict=True)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomePrediction:
+    """Probabilities of a sequence's candidates at k = 0..K, predicted in two ways."""
+
+    by_confidence: list[Floats]  # of the draft, in this very text
+    on_average: list[Floats]
+
+    def mixed(self, weight: float) -> list[Floats]:
+        """Return the mixture with that weight of the confidence."""
+        return [
+            weight * c + (1.0 - weight) * a for c, a in zip(self.by_confidence, self.on_average, strict=True)
         ]
 
 
 @dataclass(slots=True)
-class Beliefs:
-    """Probabilities of a sequence's outcomes by the draft's confidence, and on average."""
-
-    confident: list[Floats]
-    average: list[Floats]
-
-    def mixed(self, trust: float) -> list[Floats]:
-        """Return what is believed with that much trust in the confidence."""
-        return [trust * c + (1.0 - trust) * a for c, a in zip(self.confident, self.average, strict=True)]
-
-
-@dataclass(slots=True)
-class Trust:
+class ConfidenceWeight:
     """The posterior weight of the draft's confidence against the average, by which predicted the outcomes better.
 
     Both keep a share of at least ``forget`` (a fixed-share mixture), so that a change of text is noticed.
@@ -86,12 +92,12 @@ class Trust:
     weight: float = 0.8
     forget: float = 0.02
 
-    def observe(self, beliefs: Beliefs, outcome: Outcome, rank: int) -> None:
+    def observe(self, prediction: OutcomePrediction, outcome: Outcome, rank: int) -> None:
         """Count an outcome whose bonus token had ``rank`` among the candidates; 0 (none of them) tells nothing."""
         if rank < 1:
             return
-        confident = self.weight * float(beliefs.confident[outcome.accepted][rank - 1])
-        average = (1.0 - self.weight) * float(beliefs.average[outcome.accepted][rank - 1])
+        confident = self.weight * float(prediction.by_confidence[outcome.accepted][rank - 1])
+        average = (1.0 - self.weight) * float(prediction.on_average[outcome.accepted][rank - 1])
         if confident + average > 0.0:
             share = confident / (confident + average)
             self.weight = self.forget + (1.0 - 2.0 * self.forget) * share
@@ -166,22 +172,19 @@ def score_rows(
     ConfigError when sizes do not fit.
     """
     _check_sizes(len(logits), len(sent), len(ranked))
-    ids = [np.asarray([*sent[k : k + 1], *row], np.int64) for k, row in enumerate(ranked)]
     found: list[Floats] = []
-    for k, tokens in enumerate(ids):
+    for k, candidates in enumerate(ranked):
+        ids = np.array([*sent[k : k + 1], *candidates], np.int32)
         prefix, position = _prefix(prefix_ids, sent[:k], params), len(prefix_ids) + k
         row = adjust(logits[k], prefix, prompt_length, params, eos_ids, position)
-        found.append(row[tokens].astype(np.float64))
-    if not params.greedy:
-        sizes = [len(tokens) for tokens in ids]
-        scores = np.concatenate(found) / params.temperature
-        if rule == "coupled":
-            positions = np.repeat(len(prefix_ids) + np.arange(len(ids)), sizes)
-            scores = scores + noise.gumbel(seed, positions, np.concatenate(ids))
-        found = np.split(scores, np.cumsum(sizes)[:-1])
-    for k, values in enumerate(found):
+        scores = row[ids].astype(np.float64)
+        if not params.greedy:
+            scores /= params.temperature
+            if rule == "coupled":
+                scores += noise.gumbel(seed, position, ids)
         first = int(k < len(sent))
-        values[first:] = np.minimum.accumulate(values[first:])
+        scores[first:] = np.minimum.accumulate(scores[first:])
+        found.append(scores)
     return found
 
 

@@ -3,7 +3,7 @@
 sigma_{F,C} multiplies the probability of the F leading tokens by C <= 1 (SSD paper, Definition 14). The
 residual max(p - q, 0), from which the bonus token is drawn after a rejection, then has more of its mass on
 the guesses; the price is a lower acceptance. It matters under the rejection rule at temperature > 0 only.
-The law that was really sampled is sent along, so the set need not be found again on the other side, and any
+The distribution that was really sampled is sent along, so the set need not be found again on the other side, and any
 C is lossless.
 
 What holds of Theorem 15 (the hit rate grows as C falls): it is true for a fixed set of guesses. But the
@@ -18,28 +18,25 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sonoran.errors import ConfigError
-from sonoran.sampling import portable, rowops
-from sonoran.sampling.distribution import TokenIds, adjust, cut_of
-from sonoran.sampling.drafts import LAW_SIZE, sample_weights
+from sonoran.sampling import rowops
+from sonoran.sampling.drafts import SUPPORT_SIZE, sample_weights
+from sonoran.sampling.logits import TokenIds, adjust, cut_of
 from sonoran.sampling.params import SamplingParams
-from sonoran.sampling.proposals import SparseLaw
-from sonoran.types import FloatArray, IntArray
-
-Floats = NDArray[np.float64]
+from sonoran.sampling.proposals import SparseDistribution
+from sonoran.types import Float64Array, FloatArray, Int64Array, IntArray
 
 
-def leading_order(scores: FloatArray | Floats, ids: IntArray | None = None) -> NDArray[np.int64]:
+def leading_order(scores: FloatArray | Float64Array, ids: IntArray | None = None) -> Int64Array:
     """Return indices by score, largest first; equal scores by token id (by index without ``ids``)."""
     by_id = np.arange(len(scores)) if ids is None else ids
     return np.lexsort((by_id, -np.asarray(scores, np.float64)))
 
 
 def saguaro_scores(
-    scores: FloatArray | Floats, fan_out: int, c: float, ids: IntArray | None = None
-) -> Floats:
+    scores: FloatArray | Float64Array, fan_out: int, c: float, ids: IntArray | None = None
+) -> Float64Array:
     """Return ``scores`` (log-probabilities up to a constant) with ln C added to the ``fan_out`` leading ones.
 
     The set is the same wherever the scores are: ties at its edge go to the lower id. With C = 0 its members
@@ -67,8 +64,8 @@ def saguaro_sample(
     fan_out: int,
     c: float,
     eos_ids: Sequence[int] = (),
-) -> tuple[int, SparseLaw]:
-    """Propose the token at ``position`` from sigma_{F,C} of the draft's distribution; return it with its law.
+) -> tuple[int, SparseDistribution]:
+    """Propose the token at ``position`` from sigma_{F,C} of the draft's distribution; return it and its distribution.
 
     The counterpart of ``draft_sample`` for the rejection rule: float32[V] logits, the same bias, penalties,
     temperature and truncation, the leading 256 tokens, then sigma. At temperature 0 it proposes the argmax,
@@ -77,33 +74,8 @@ def saguaro_sample(
     row = adjust(logits, prefix_ids, prompt_length, params, eos_ids, position)
     if params.greedy:
         token = rowops.argmax(row)
-        return token, SparseLaw(np.array([token], np.int32), np.ones(1))
-    kept = rowops.select(row, cut_of(params), LAW_SIZE)
+        return token, SparseDistribution(np.array([token], np.int32), np.ones(1))
+    kept = rowops.select(row, cut_of(params), SUPPORT_SIZE)
     scores = saguaro_scores(kept.x, fan_out, c, kept.ids)
     # Rescaled to a largest score of 0, so that the integer weights keep their resolution when C is tiny.
-    return sample_weights(kept.ids, portable.weights(scores - scores.max()), seed, position)
-
-
-def rejection_hit_rate(
-    target: Floats,
-    draft: Floats,
-    order: Sequence[int] | NDArray[np.int64],
-    fan_out: int,
-    *,
-    exclude_sent: bool = True,
-) -> float:
-    """Return the probability that the bonus token after a rejection is among the guesses.
-
-    ``target`` and ``draft`` are laws of the position, ``order`` the draft's tokens from the likeliest on
-    (before sigma). The guesses are the first ``fan_out``; with ``exclude_sent`` the rejected token is
-    skipped, which admits the next one. 1 when nothing is ever rejected, as in the proof of Theorem 15.
-    """
-    residual, rejected = np.maximum(target - draft, 0.0), np.maximum(draft - target, 0.0)
-    if not residual.sum() > 0.0 or not rejected.sum() > 0.0:
-        return 1.0
-    residual, rejected = residual / residual.sum(), rejected / rejected.sum()
-    leading = np.asarray(order)[:fan_out]
-    hit = float(residual[leading].sum())
-    if exclude_sent and fan_out < len(order):
-        hit += float(rejected[leading].sum() * residual[order[fan_out]])
-    return hit
+    return sample_weights(kept.ids, rowops.weights(scores - scores.max()), seed, position)

@@ -10,10 +10,11 @@ from sonoran.engine.kv import BlockTable
 from sonoran.errors import ConfigError
 from sonoran.sampling.drafts import draft_sample
 from sonoran.sampling.params import SamplingParams, VerificationRule
-from sonoran.sampling.proposals import EMPTY, Law, Speculation
+from sonoran.sampling.proposals import EMPTY, ProposalDistribution, Speculation
+from sonoran.ssd.cache import SpeculationCache
 from sonoran.ssd.messages import Item, Prefill
 from sonoran.ssd.ngram import NgramIndex
-from sonoran.ssd.outcomes import Beliefs
+from sonoran.ssd.outcomes import OutcomePrediction
 from sonoran.ssd.saguaro import saguaro_sample
 from sonoran.types import FloatArray, Origin, Outcome
 
@@ -39,7 +40,8 @@ class DraftSequence:
     origin: Origin = "none"
     stale: bool = True  # no guesses were made yet about the verification of ``sent``
     ranked: list[list[int]] | None = None  # bonus candidates at k = 0..K, kept for the statistics
-    beliefs: Beliefs | None = None  # how likely each of them is, under the rule ``confidence``
+    prediction: OutcomePrediction | None = None  # of the probability of each, under the rule ``confidence``
+    cache: SpeculationCache = field(default_factory=SpeculationCache)  # what to send next, by outcome
     complete: bool = False  # ``sent`` is as long as it is meant to be
     ended: set[Outcome] = field(default_factory=set)  # outcomes whose branch is not to grow any more
     fan_out: list[int] = field(default_factory=list)
@@ -76,7 +78,7 @@ class DraftSequence:
     def propose(self, speculation: Speculation, origin: Origin) -> None:
         """Remember what was sent for verification; guesses about it have to be made."""
         self.sent, self.origin = speculation, origin
-        self.stale, self.ranked, self.beliefs = True, None, None
+        self.stale, self.ranked, self.prediction = True, None, None
 
     def ngrams(self) -> NgramIndex:
         """Return the index over the sequence's own text, up to date."""
@@ -87,8 +89,8 @@ class DraftSequence:
 
     def sample(
         self, row: FloatArray, drafted: list[int], eos_ids: tuple[int, ...], fan_out: int, saguaro_c: float
-    ) -> tuple[int, Law | None]:
-        """Draft the token after ``tokens`` and ``drafted`` from the draft's logits; return it with its law.
+    ) -> tuple[int, ProposalDistribution | None]:
+        """Draft the token after ``tokens`` and ``drafted`` from the draft's logits; return it and its distribution.
 
         ``fan_out`` is F of Saguaro sampling, which applies under the rejection rule at temperature > 0 when
         ``saguaro_c`` is below 1.

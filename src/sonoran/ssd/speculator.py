@@ -28,7 +28,7 @@ from sonoran.ssd.messages import (
     Prefill,
     Speculate,
     Speculations,
-    encode_law,
+    encode_distribution,
 )
 from sonoran.ssd.model import DraftModel
 from sonoran.ssd.outcomes import bonus_rank
@@ -139,7 +139,6 @@ class Speculator:
         for name in sequences:
             s = self._sequences.pop(name, None)
             if s is not None:
-                self._context.cache.drop(name)
                 self._context.release_scratch(s)
                 self._context.model.kv.close(s.table)
 
@@ -153,7 +152,7 @@ class Speculator:
             "outcomes": context.statistics.summary(k),
             "budget": budget,
             "guesses_per_sequence": context.guesses,
-            "trust_in_confidence": context.trust.weight,
+            "trust_in_confidence": context.confidence.weight,
             "fan_out": {origin: context.fan_out.list_for(origin, k, budget) for origin in _SHOWN},
             "verification_ms": context.backup.verification_ms,
             "draft_ms": context.backup.draft_ms,
@@ -215,7 +214,7 @@ class Speculator:
         if len(s.tokens) + len(item.tokens) > context.model.context_length + MAX_SPECULATIVE_TOKENS:
             self.free([item.sequence])
             return None
-        length, sent, origin, ranked, beliefs = len(s.tokens), s.sent, s.origin, s.ranked, s.beliefs
+        sent, origin, ranked, prediction = s.sent, s.origin, s.ranked, s.prediction
         context.release_scratch(s)
         try:
             outcome = s.commit(item)
@@ -226,14 +225,14 @@ class Speculator:
         s.wanted, s.complete = item.wanted, item.wanted < 1
         s.propose(EMPTY, "none")
         if outcome is None:
-            context.cache.drop(s.id)
+            s.cache.open(())  # nothing was verified, so nothing that was guessed came true
             return s
-        cached = context.cache.take(s.id, length, outcome)
+        cached = s.cache.take(outcome)
         if ranked is not None:
             rank = bonus_rank(ranked, sent.tokens, outcome)
             context.statistics.observe(origin, len(sent), outcome, rank, hit=cached is not None)
-            if beliefs is not None:
-                context.trust.observe(beliefs, outcome, rank)
+            if prediction is not None:
+                context.confidence.observe(prediction, outcome, rank)
         if cached is None:
             context.counters.misses += 1
             return s
@@ -308,5 +307,5 @@ def _affordable(goals: list[tuple[DraftSequence, int]]) -> list[tuple[DraftSeque
 def _answer(item: Item, s: DraftSequence | None) -> Answer:
     if s is None:
         return Answer(item.sequence, item.generation, False, "none", [], [], [])
-    laws = [encode_law(law) for law in s.sent.laws] if s.rule == "rejection" else []
-    return Answer(s.id, s.generation, True, s.origin, list(s.sent.tokens), laws, s.fan_out)
+    distributions = [encode_distribution(q) for q in s.sent.distributions] if s.rule == "rejection" else []
+    return Answer(s.id, s.generation, True, s.origin, list(s.sent.tokens), distributions, s.fan_out)

@@ -2,46 +2,66 @@
 
 Counts are kept per origin of the verified speculation and fade with every observation of that origin.
 Estimates are smoothed by a prior worth a few observations: a constant acceptance rate and a power-law rank
-distribution, under which the measured fan-out is the geometric one (Theorem 12). Statistics merge and
-travel as plain dicts.
+distribution, under which the measured fan-out is the geometric one (Theorem 12).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, cast, get_args
+from collections.abc import Iterable
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from sonoran.errors import ConfigError
-from sonoran.theory.distributions import Floats, concave_majorant, expected_hit_rate, power_law_cdf
+from sonoran.theory.distributions import (
+    Floats,
+    concave_majorant,
+    length_distribution,
+    power_law_cdf,
+)
 from sonoran.theory.speedup import hit_rate_limit, tokens_from_lengths
 from sonoran.types import Origin, Outcome
 
+MAX_TOKENS = 16
+"""Longest speculation whose positions are told apart; later ones count as the last."""
+
+MAX_RANK = 64
+"""Deepest rank of a bonus token that is told apart."""
+
+DECAY = 0.999
+"""What a count keeps per later observation of the same origin: a memory of about a thousand rounds."""
+
+PRIOR_STRENGTH = 16.0
+"""Observations that the prior is worth."""
+
+PRIOR_ACCEPTANCE: dict[Origin, float] = {
+    "primary": 0.8,
+    "draft": 0.8,
+    "ngram": 0.4,
+    "random": 0.0,
+    "none": 0.0,
+}
+PRIOR_EXPONENT = 1.0  # r of the power law
+PRIOR_HIT_RATE = 0.7
+
+_PRIOR_CDF = concave_majorant(power_law_cdf(PRIOR_EXPONENT, MAX_RANK))
+_PRIOR_RANKS = np.append(np.diff(_PRIOR_CDF), 1.0 - _PRIOR_CDF[-1])
+_FITTED_RANKS = slice(
+    2, 17
+)  # where the exponent is fitted: from the first guess that can gain on a power law
+
 
 class OutcomeCounts:
-    """Faded counts of one origin; everything in one vector, so that fading and merging are one operation."""
+    """Counts of one origin. All but ``rounds`` fade together, so they are views of one vector."""
 
-    def __init__(self, max_tokens: int, max_rank: int) -> None:
-        self.max_tokens, self.max_rank = max_tokens, max_rank
-        self.vector = np.zeros(5 + 2 * max_tokens + 2 * (max_rank + 1))
-
-    @property
-    def totals(self) -> Floats:  # rounds, emitted tokens, lookups, hits, rounds in all (never faded)
-        return self.vector[:5]
-
-    @property
-    def reached(self) -> Floats:  # [max_tokens]: token i + 1 was proposed and all before it were accepted
-        return self.vector[5 : 5 + self.max_tokens]
-
-    @property
-    def passed(self) -> Floats:  # [max_tokens]: ... and it was accepted too
-        return self.vector[5 + self.max_tokens : 5 + 2 * self.max_tokens]
-
-    @property
-    def ranks(self) -> Floats:  # [2, max_rank + 1]: k < K, k = K; the last column is "further down"
-        return self.vector[5 + 2 * self.max_tokens :].reshape(2, self.max_rank + 1)
+    def __init__(self) -> None:
+        self.rounds = 0
+        self.faded = np.zeros(4 + 2 * MAX_TOKENS + 2 * (MAX_RANK + 1))
+        totals, reached, passed, ranks = np.split(self.faded, np.cumsum([4, MAX_TOKENS, MAX_TOKENS]))
+        self.totals: Floats = totals  # rounds, emitted tokens, lookups, hits
+        self.reached: Floats = reached  # [MAX_TOKENS]: token i + 1 was proposed, all before it were accepted
+        self.passed: Floats = passed  # [MAX_TOKENS]: ... and it was accepted too
+        self.ranks: Floats = ranks.reshape(2, -1)  # [k < K, k = K; MAX_RANK + 1]: last is "further down"
 
 
 ORIGINS: tuple[Origin, ...] = get_args(Origin)
@@ -58,41 +78,11 @@ def origins_of(group: Group) -> tuple[Origin, ...]:
     return tuple(o for o in ORIGINS if group_of(o) == group)
 
 
-@dataclass(frozen=True, slots=True)
-class Prior:
-    """What is believed before anything was seen, worth ``strength`` observations."""
-
-    acceptance: float = 0.8  # of a model draft; n-grams count half of it, random tokens nothing
-    exponent: float = 1.0  # r of the power law
-    hit_rate: float = 0.7
-    strength: float = 16.0
-
-    def acceptance_of(self, origin: Origin) -> float:
-        """Return the believed acceptance rate of an origin's tokens."""
-        factor = {"primary": 1.0, "draft": 1.0, "ngram": 0.5, "random": 0.0, "none": 0.0}
-        return factor[origin] * self.acceptance
-
-
 class OutcomeStatistics:
-    """Faded counts of outcomes by origin, and the estimates made from them.
+    """Faded counts of outcomes by origin, and the estimates made from them."""
 
-    ``max_tokens`` is the longest speculation that is told apart, ``max_rank`` the deepest rank; ``decay``
-    is what a count keeps per later observation of the same origin (0.999: a memory of about a thousand
-    rounds). Raises ConfigError.
-    """
-
-    def __init__(
-        self, max_tokens: int = 16, max_rank: int = 64, decay: float = 0.999, prior: Prior | None = None
-    ) -> None:
-        if max_tokens < 1 or max_rank < 1:
-            raise ConfigError(f"max_tokens and max_rank must be >= 1, got {max_tokens!r} and {max_rank!r}")
-        if not 0.0 < decay <= 1.0:
-            raise ConfigError(f"decay must lie in (0, 1], got {decay!r}; nearest valid value: 1")
-        self.max_tokens, self.max_rank, self.decay = max_tokens, max_rank, decay
-        self.prior = prior or Prior()
-        self._counts: dict[Origin, OutcomeCounts] = {o: OutcomeCounts(max_tokens, max_rank) for o in ORIGINS}
-        prior_cdf = concave_majorant(power_law_cdf(self.prior.exponent, max_rank))
-        self._prior_ranks = np.append(np.diff(prior_cdf), 1.0 - prior_cdf[-1])
+    def __init__(self) -> None:
+        self._counts: dict[Origin, OutcomeCounts] = {origin: OutcomeCounts() for origin in ORIGINS}
 
     def observe(
         self,
@@ -112,28 +102,26 @@ class OutcomeStatistics:
         if not 0 <= accepted <= proposed:
             raise ConfigError(f"{accepted} of {proposed} proposed tokens cannot have been accepted")
         counts = self._counts[origin]
-        rounds_in_all = counts.totals[4]
-        counts.vector *= self.decay
-        counts.totals[:] += (1.0, accepted + 1.0, hit is not None, hit is True, 0.0)
-        counts.totals[4] = rounds_in_all + 1.0
+        counts.rounds += 1
+        counts.faded *= DECAY
+        counts.totals += (1.0, accepted + 1.0, hit is not None, hit is True)
         counts.reached[: min(accepted + 1, proposed)] += 1.0
         counts.passed[:accepted] += 1.0
         if rank is not None:
-            column = rank - 1 if 1 <= rank <= self.max_rank else self.max_rank
+            column = rank - 1 if 1 <= rank <= MAX_RANK else MAX_RANK
             counts.ranks[int(accepted == proposed), column] += 1.0
 
     def rounds(self, origin: Origin) -> int:
         """Return how many verifications of this origin were seen, not faded."""
-        return round(float(self._counts[origin].totals[4]))
+        return self._counts[origin].rounds
 
     def acceptance(self, *origins: Origin) -> float:
         """Return the estimate of a, the acceptance rate per token given that all before were accepted."""
         chosen = origins or ("primary",)
-        s = self.prior.strength
         passed = sum(float(self._counts[o].passed.sum()) for o in chosen)
         reached = sum(float(self._counts[o].reached.sum()) for o in chosen)
-        believed = sum(self.prior.acceptance_of(o) for o in chosen) / len(chosen)
-        return (passed + s * believed) / (reached + s)
+        prior = sum(PRIOR_ACCEPTANCE[o] for o in chosen) / len(chosen)
+        return (passed + PRIOR_STRENGTH * prior) / (reached + PRIOR_STRENGTH)
 
     def lengths(self, origin: Origin, num_speculative_tokens: int) -> list[float]:
         """Return the probabilities of 0..K accepted tokens.
@@ -141,24 +129,18 @@ class OutcomeStatistics:
         Built from the acceptance rate of each position, so speculations that were cut short count for the
         positions they had. Positions rarely reached lean on the pooled rate.
         """
-        counts, pooled, s = self._counts[origin], self.acceptance(origin), self.prior.strength
-        alive, law = 1.0, []
-        for i in range(num_speculative_tokens):
-            j = min(i, self.max_tokens - 1)
-            rate = float((counts.passed[j] + s * pooled) / (counts.reached[j] + s))
-            law.append(alive * (1.0 - rate))
-            alive *= rate
-        return [*law, alive]
+        counts, pooled = self._counts[origin], self.acceptance(origin)
+        rates = (counts.passed + PRIOR_STRENGTH * pooled) / (counts.reached + PRIOR_STRENGTH)
+        return length_distribution(rates.tolist(), num_speculative_tokens)
 
     def rank_cdf(self, origin: Origin, all_accepted: bool) -> Floats:
-        """Return h(F) for F = 0..max_rank: the bonus token is among the first F candidates.
+        """Return h(F) for F = 0..MAX_RANK: the bonus token is among the first F candidates.
 
         Concave (the least concave majorant of what was counted), so the greedy rule is exact on it.
         """
         seen = self._counts[origin].ranks[int(all_accepted)]
-        s = self.prior.strength
-        law = (seen + s * self._prior_ranks) / (seen.sum() + s)
-        return concave_majorant(np.concatenate([[0.0], np.cumsum(law[:-1])]))
+        chances = (seen + PRIOR_STRENGTH * _PRIOR_RANKS) / (seen.sum() + PRIOR_STRENGTH)
+        return concave_majorant(np.concatenate([[0.0], np.cumsum(chances[:-1])]))
 
     def cdfs(self, origin: Origin, num_speculative_tokens: int) -> list[Floats]:
         """Return one rank cdf per k = 0..K."""
@@ -169,16 +151,17 @@ class OutcomeStatistics:
 
         Least squares in log-log coordinates through the origin; a class weighs as often as it was seen.
         """
-        top = slice(2, min(self.max_rank, 16) + 1)
-        x = np.log(np.arange(self.max_rank + 1, dtype=np.float64)[top])
-        weights = self._counts[origin].ranks.sum(axis=1) + self.prior.strength
-        misses = [np.maximum(1.0 - self.rank_cdf(origin, last)[top], 1e-9) for last in (False, True)]
-        slopes = [self.prior.exponent if x.size == 0 else -float(x @ np.log(m) / (x @ x)) for m in misses]
+        x = np.log(np.arange(MAX_RANK + 1, dtype=np.float64)[_FITTED_RANKS])
+        weights = self._counts[origin].ranks.sum(axis=1) + PRIOR_STRENGTH
+        misses = [
+            np.maximum(1.0 - self.rank_cdf(origin, last)[_FITTED_RANKS], 1e-9) for last in (False, True)
+        ]
+        slopes = [-float(x @ np.log(m) / (x @ x)) for m in misses]
         return max(0.01, float(np.dot(weights, slopes) / weights.sum()))
 
     def hit_rate(self, group: Group) -> float:
         """Return the estimate of p_hit given a verified speculation from ``group`` (Definition 6)."""
-        return self._ratio(origins_of(group), 3, 2, self.prior.hit_rate)
+        return self._ratio(origins_of(group), 3, 2, PRIOR_HIT_RATE)
 
     def hit_rate_after(self, origin: Origin) -> float:
         """Return the same for one origin; it leans on the group's rate while rarely seen."""
@@ -187,12 +170,6 @@ class OutcomeStatistics:
     def overall_hit_rate(self) -> float:
         """Return the long-run hit rate that follows from both (Eq. 1)."""
         return hit_rate_limit(self.hit_rate("primary"), self.hit_rate("backup"))
-
-    def predicted_hit_rate(self, origin: Origin, fan_out: Iterable[int]) -> float:
-        """Return the hit rate that the counts predict for a fan-out list of K + 1 entries."""
-        chosen = list(fan_out)
-        k = len(chosen) - 1
-        return expected_hit_rate(chosen, self.lengths(origin, k), self.cdfs(origin, k))
 
     def mean_tokens(self, origin: Origin, num_speculative_tokens: int) -> float:
         """Return the tokens of a round whose speculation came from ``origin``: E_hit or E_miss, bonus
@@ -203,56 +180,12 @@ class OutcomeStatistics:
         expected = tokens_from_lengths(self.lengths(origin, num_speculative_tokens))
         return self._ratio((origin,), 1, 0, expected)
 
-    def _ratio(self, origins: Iterable[Origin], above: int, below: int, believed: float) -> float:
-        totals = sum((self._counts[o].totals for o in origins), np.zeros(5))
-        s = self.prior.strength
-        return float((totals[above] + s * believed) / (totals[below] + s))
-
-    def merge(self, other: OutcomeStatistics) -> None:
-        """Add the counts of ``other`` (another sequence, worker or run).
-
-        Raises ConfigError on other sizes.
-        """
-        if (self.max_tokens, self.max_rank) != (other.max_tokens, other.max_rank):
-            raise ConfigError(
-                f"statistics of sizes {self.max_tokens, self.max_rank} and {other.max_tokens, other.max_rank}"
-                " cannot be merged"
-            )
-        for origin in ORIGINS:
-            self._counts[origin].vector += other._counts[origin].vector
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain data: sizes, decay, prior, and the counts of every origin that was seen."""
-        return {
-            "max_tokens": self.max_tokens,
-            "max_rank": self.max_rank,
-            "decay": self.decay,
-            "prior": {f: getattr(self.prior, f) for f in ("acceptance", "exponent", "hit_rate", "strength")},
-            "counts": {o: c.vector.tolist() for o, c in self._counts.items() if c.totals[4] > 0},
-        }
-
-    @staticmethod
-    def from_dict(data: Mapping[str, Any]) -> OutcomeStatistics:
-        """Rebuild statistics from ``to_dict``.
-
-        Raises ConfigError when the data does not fit its own sizes.
-        """
-        try:
-            result = OutcomeStatistics(
-                data["max_tokens"], data["max_rank"], data["decay"], Prior(**data["prior"])
-            )
-            for name, values in data["counts"].items():
-                counts = result._counts[cast(Origin, name)]
-                vector = np.asarray(values, np.float64)
-                if vector.shape != counts.vector.shape or not np.all(np.isfinite(vector) & (vector >= 0.0)):
-                    raise ValueError(f"counts of {name!r} have the wrong size or are negative")
-                counts.vector[:] = vector
-        except (KeyError, TypeError, ValueError) as error:
-            raise ConfigError(f"not a saved outcome statistic: {error!r}") from error
-        return result
+    def _ratio(self, origins: Iterable[Origin], above: int, below: int, prior: float) -> float:
+        totals = sum((self._counts[o].totals for o in origins), np.zeros(4))
+        return float((totals[above] + PRIOR_STRENGTH * prior) / (totals[below] + PRIOR_STRENGTH))
 
     def summary(self, num_speculative_tokens: int) -> dict[str, Any]:
-        """Return what a report prints: hit rates, and by origin a, r, mean tokens, length law."""
+        """Return what a report prints: hit rates, and by origin a, r, mean tokens, distribution of lengths."""
         seen = [o for o in ORIGINS if self.rounds(o) > 0]
         return {
             "hit_rate_after_primary": self.hit_rate("primary"),

@@ -17,11 +17,17 @@ import numpy as np
 from sonoran.backends.base import Rows
 from sonoran.backends.rows import TrunkPart, join_arrays, pad_tables, trunk_rows
 from sonoran.errors import ConfigError
-from sonoran.sampling.proposals import Law, PointLaw
-from sonoran.ssd.budget import choose_fan_outs, listed
+from sonoran.sampling.proposals import PointMass, ProposalDistribution
+from sonoran.ssd.budget import average_budget, choose_fan_outs
 from sonoran.ssd.cache import END
 from sonoran.ssd.context import Context
-from sonoran.ssd.outcomes import Beliefs, outcome_probabilities, predict_outcomes, rank_rows, score_rows
+from sonoran.ssd.outcomes import (
+    OutcomePrediction,
+    outcome_probabilities,
+    predict_outcomes,
+    rank_rows,
+    score_rows,
+)
 from sonoran.ssd.sequence import DraftSequence
 from sonoran.types import FloatArray, IntArray, Outcome
 
@@ -30,15 +36,16 @@ RANK_DEPTH = 16
 
 
 def draft_round(context: Context, sequences: Iterable[DraftSequence]) -> Iterator[None]:
-    """Fill the cache with replies to the likely outcomes of verifying what each sequence was sent.
+    """Fill each sequence's cache with replies to the likely outcomes of verifying what it was sent.
 
     Yields after every forward pass; whoever stops there finds in the cache what was drafted so far.
     """
     batch = [s for s in sequences if context.reserve(s, len(s.sent))]
     if not batch:
         return
-    for s, rows in zip(batch, _trunk_pass(context, batch), strict=True):
-        _rank(context, s, rows)
+    trunk, budget = _trunk_pass(context, batch), average_budget(context)
+    for s, rows in zip(batch, trunk, strict=True):
+        _rank(context, s, rows, budget)
     fan_outs = choose_fan_outs(context, batch)
     trees = [_open(context, s, fan_out) for s, fan_out in zip(batch, fan_outs, strict=True)]
     yield
@@ -69,16 +76,17 @@ def _trunk_pass(context: Context, batch: list[DraftSequence]) -> list[FloatArray
     return np.split(logits[:, : context.width], ends[:-1])
 
 
-def _rank(context: Context, s: DraftSequence, rows: FloatArray) -> None:
-    """Rank the candidates for the bonus token at every k, and keep how much the draft believes in each."""
+def _rank(context: Context, s: DraftSequence, rows: FloatArray, budget: int) -> None:
+    """Rank the candidates for the bonus token at every k, and predict how likely each of them is."""
     sent = s.sent.tokens
-    depths = [max(RANK_DEPTH, guesses) for guesses in listed(context, s)]
+    depths = [max(RANK_DEPTH, guesses) for guesses in context.fan_out.list_for(s.origin, len(sent), budget)]
     about = (s.tokens, s.prompt_length, s.params, s.seed, context.eos_ids)
     s.ranked = rank_rows(s.rule, rows, sent, depths, *about)
     if context.settings.fan_out == "confidence":
         scores = score_rows(s.rule, rows, sent, s.ranked, *about)
         confident = outcome_probabilities(scores, "coupled" if s.params.greedy else s.rule)
-        s.beliefs = Beliefs(confident, context.average(s.origin, [len(row) for row in confident]))
+        average = context.average(s.origin, [len(row) for row in confident])
+        s.prediction = OutcomePrediction(confident, average)
 
 
 def _open(context: Context, s: DraftSequence, fan_out: list[int]) -> TreePart:
@@ -91,7 +99,7 @@ def _open(context: Context, s: DraftSequence, fan_out: list[int]) -> TreePart:
         context.counters.without_memory += 1
         outcomes, needed = [], 0
     s.scratch = [pool.allocate() for _ in range(needed)]
-    context.cache.open(s.id, len(s.tokens), outcomes)
+    s.cache.open(outcomes)
     return TreePart(outcomes, len(s.tokens), s.wanted if outcomes else 0, s.table.blocks, s.scratch)
 
 
@@ -107,28 +115,28 @@ def _grow(
     """Draw one token for each active branch and put them into the cache; end branches that hardly hold any more."""
     active = {int(branch): row for branch, row in zip(tree.active(step), logits, strict=True)}
     drawn: list[list[int]] = [[] for _ in batch]
-    laws: list[list[Law]] = [[] for _ in batch]
+    distributions: list[list[ProposalDistribution]] = [[] for _ in batch]
     for branch, index in enumerate(tree.sequences.tolist()):
         s, row = batch[index], active.get(branch)
         if row is None:
             drawn[index].append(END)
-            laws[index].append(PointLaw())
+            distributions[index].append(PointMass())
             continue
         path = paths[branch]
         accepted = int(tree.positions[branch]) - len(s.tokens)
         before = [*s.sent.tokens[:accepted], *path]
-        token, law = context.sample(s, row, before)
+        token, q = context.sample(s, row, before)
         path.append(token)
         drawn[index].append(token)
-        laws[index].append(law if law is not None else PointLaw())
+        distributions[index].append(q if q is not None else PointMass())
         if step + 1 < tree.steps[branch]:
-            alive[branch] *= context.chance(s, row, token, law, len(s.tokens) + len(before))
+            alive[branch] *= context.chance(s, row, token, q, len(s.tokens) + len(before))
         if alive[branch] < context.settings.least_chance:
             tree.steps[branch] = step + 1
             s.ended.add(Outcome(accepted, path[0]))
-    for s, tokens, their_laws in zip(batch, drawn, laws, strict=True):
+    for s, tokens, their_distributions in zip(batch, drawn, distributions, strict=True):
         if any(token != END for token in tokens):
-            context.cache.append(s.id, len(s.tokens), tokens, their_laws if s.rule == "rejection" else [])
+            s.cache.append(tokens, their_distributions if s.rule == "rejection" else [])
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from sonoran.backends.rows import TrunkPart, trunk_rows
-from sonoran.sampling.proposals import Law, Speculation
+from sonoran.sampling.proposals import ProposalDistribution, Speculation
 from sonoran.ssd.context import JUST_IN_TIME, Context
 from sonoran.ssd.sequence import DraftSequence
 from sonoran.types import Origin
@@ -32,7 +32,9 @@ def draft_just_in_time(context: Context, goals: Sequence[tuple[DraftSequence, in
     """
     batch = [(s, goal) for s, goal in goals if goal > len(s.sent) and context.reserve(s, goal - 1)]
     drafted: dict[int, list[int]] = {s.id: list(s.sent.tokens) for s, _ in batch}
-    laws: dict[int, list[Law]] = {s.id: list(s.sent.laws) for s, _ in batch}
+    distributions: dict[int, list[ProposalDistribution]] = {
+        s.id: list(s.sent.distributions) for s, _ in batch
+    }
     alive = {s.id: 1.0 for s, _ in batch}
     read = {s.id: min(s.computed, len(s.tokens) - 1) for s, _ in batch}
     least = context.settings.least_chance
@@ -45,13 +47,13 @@ def draft_just_in_time(context: Context, goals: Sequence[tuple[DraftSequence, in
             read[s.id] += len(fresh)
         logits = context.forward(trunk_rows(parts, context.block_size), JUST_IN_TIME)
         for s, row in zip(active, logits, strict=True):
-            token, law = context.sample(s, row, drafted[s.id])
+            token, q = context.sample(s, row, drafted[s.id])
             if len(drafted[s.id]) + 1 < s.wanted:
-                alive[s.id] *= context.chance(s, row, token, law, len(s.tokens) + len(drafted[s.id]))
+                alive[s.id] *= context.chance(s, row, token, q, len(s.tokens) + len(drafted[s.id]))
             drafted[s.id].append(token)
-            if law is not None:
-                laws[s.id].append(law)
+            if q is not None:
+                distributions[s.id].append(q)
     for s, _ in batch:
         s.computed, s.ahead = len(s.tokens), len(drafted[s.id]) - 1
         origin: Origin = "draft" if s.origin == "none" else s.origin
-        s.propose(Speculation(tuple(drafted[s.id]), tuple(laws[s.id])), origin)
+        s.propose(Speculation(tuple(drafted[s.id]), tuple(distributions[s.id])), origin)

@@ -1,1 +1,1 @@
-"""Formulas of the SSD paper: speed-ups (``speedup``), hit rates (``hit_rate``), rounds (``rounds``)."""
+"""Formulas of the SSD paper: speed-ups (``speedup``), outcomes (``distributions``), pass times (``latency``)."""

@@ -9,9 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sonoran.errors import PlanError
-from sonoran.theory.speedup import (
-    lookahead,
-)
+from sonoran.theory.speedup import lookahead
 
 Floats = NDArray[np.float64]
 
@@ -25,12 +23,6 @@ def expected_hit_rate(
     )
 
 
-def geometric_lengths(num_speculative_tokens: int, acceptance: float) -> list[float]:
-    """Return the law of the accepted length under acceptance rate a: ``a^k (1-a)``, and ``a^K`` at K."""
-    a = acceptance
-    return [a**k * (1.0 - a) for k in range(num_speculative_tokens)] + [a**num_speculative_tokens]
-
-
 def power_law_cdf(exponent: float, size: int) -> Floats:
     """Return ``h(F) = 1 - F^(-r)`` for F = 1..size (Definition 11), and h(0) = 0."""
     h = np.zeros(size + 1)
@@ -41,7 +33,7 @@ def power_law_cdf(exponent: float, size: int) -> Floats:
 def concave_majorant(cdf: Sequence[float] | Floats) -> Floats:
     """Return the least concave function above ``cdf``: its gains sorted by pooling adjacent violators.
 
-    The greedy rule is exact on it; for a law such as the power law, whose first guess gains nothing, it
+    The greedy rule is exact on it; for one such as the power law, whose first guess gains nothing, it
     spreads the gain of the first useful run of guesses evenly.
     """
     values = np.asarray(cdf, np.float64)
@@ -58,13 +50,13 @@ def concave_majorant(cdf: Sequence[float] | Floats) -> Floats:
 
 
 def length_distribution(rates: Sequence[float], num_speculative_tokens: int) -> list[float]:
-    """Return the law of the accepted length 0..K from the acceptance by position. Raises PlanError."""
-    alive, law = 1.0, []
+    """Return the probabilities of 0..K accepted tokens from the acceptance by position. Raises PlanError."""
+    alive, lengths = 1.0, []
     for i in range(lookahead(num_speculative_tokens)):
         rate = rates[min(i, len(rates) - 1)]
-        law.append(alive * (1.0 - rate))
+        lengths.append(alive * (1.0 - rate))
         alive *= rate
-    return [*law, alive]
+    return [*lengths, alive]
 
 
 def pooled_rate(rates: Sequence[float], num_speculative_tokens: int) -> float:
@@ -72,7 +64,7 @@ def pooled_rate(rates: Sequence[float], num_speculative_tokens: int) -> float:
     k = lookahead(num_speculative_tokens)
     if k < 1:
         raise PlanError("a rate of acceptance needs speculations of at least 1 token")
-    law = length_distribution(rates, k)
-    accepted = sum(length * p for length, p in enumerate(law))
-    reached = sum(min(length + 1, k) * p for length, p in enumerate(law))
+    lengths = length_distribution(rates, k)
+    accepted = sum(length * p for length, p in enumerate(lengths))
+    reached = sum(min(length + 1, k) * p for length, p in enumerate(lengths))
     return accepted / reached

@@ -4,46 +4,52 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sonoran.errors import PlanError
 
 
-class RowLatency:
+class RunningLatency:
     """Running mean of the pass time in ms by number of rows; calling it interpolates between what was seen."""
 
     def __init__(self, weight: float = 0.1) -> None:
         self._weight = weight
-        self._means: dict[int, float] = {}
+        self._points: list[tuple[float, float]] = []  # (rows, mean), ascending
 
     @property
     def known(self) -> bool:
         """Whether two different numbers of rows were seen, so that a slope can be told."""
-        return len(self._means) >= 2
+        return len(self._points) >= 2
 
     def observe(self, rows: int, milliseconds: float) -> None:
         """Count one pass."""
-        mean = self._means.get(rows)
-        self._means[rows] = milliseconds if mean is None else mean + self._weight * (milliseconds - mean)
+        at = bisect.bisect_left(self._points, (rows, -math.inf))
+        if at < len(self._points) and self._points[at][0] == rows:
+            mean = self._points[at][1]
+            self._points[at] = (rows, mean + self._weight * (milliseconds - mean))
+        else:
+            self._points.insert(at, (rows, milliseconds))
 
     def __call__(self, rows: int) -> float:
-        """Return the expected time of a pass in ms; beyond the largest seen, in proportion to the rows."""
-        seen = sorted(self._means)
-        if not seen:
+        """Return the expected time of a pass in ms, 0 if none was seen; beyond the largest, in proportion to the rows."""
+        if not self._points:
             return 0.0
-        at = bisect.bisect_left(seen, rows)
-        if at == len(seen):
-            return self._means[seen[-1]] * rows / seen[-1]
-        if seen[at] == rows or at == 0:
-            return self._means[seen[at]]
-        low, high = seen[at - 1], seen[at]
-        share = (rows - low) / (high - low)
-        return self._means[low] + share * (self._means[high] - self._means[low])
+        largest, last = self._points[-1]
+        return last * rows / largest if rows > largest else interpolate(self._points, rows)
 
     def as_dict(self) -> dict[str, float]:
         """Return the means by number of rows."""
-        return {str(rows): self._means[rows] for rows in sorted(self._means)}
+        return {f"{rows:.0f}": mean for rows, mean in self._points}
+
+
+def interpolate(points: Sequence[tuple[float, float]], rows: float) -> float:
+    """Return ms at ``rows`` between ascending points ``(rows, ms)``, at least one; flat outside of them."""
+    at = bisect.bisect_left(points, (rows, -math.inf))
+    if at == 0 or at == len(points):
+        return points[min(at, len(points) - 1)][1]
+    (low, a), (high, b) = points[at - 1], points[at]
+    return a + (b - a) * (rows - low) / (high - low)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +87,10 @@ class LatencyCurve:
         """Return ms of a pass of ``rows`` rows; 0 for no rows."""
         if rows <= 0:
             return 0.0
-        points = self.points
-        at = bisect.bisect_left(points, (rows, -math.inf))
-        if at == 0:
-            return points[0][1]
-        if at == len(points):
-            return points[-1][1] + self._last_slope() * (rows - points[-1][0])
-        (low, a), (high, b) = points[at - 1], points[at]
-        return a + (b - a) * (rows - low) / (high - low)
+        last = self.points[-1]
+        if rows > last[0]:
+            return last[1] + self._last_slope() * (rows - last[0])
+        return interpolate(self.points, rows)
 
     @property
     def largest(self) -> float:

@@ -45,21 +45,6 @@ def _clamp(value: float, upper: float) -> float:
     return 0.0 if not value > 0.0 else min(value, upper)
 
 
-def hit_rate_after(rounds: int, after_primary: float, after_backup: float) -> float:
-    """Return the hit probability ``rounds`` rounds after one with hit probability ``after_primary`` (Eq. 1).
-
-    ``after_primary`` and ``after_backup`` are the hit probabilities given the origin of the speculation
-    that was verified. Raises PlanError.
-    """
-    if rounds < 0:
-        raise PlanError(f"rounds must be >= 0, got {rounds!r}; nearest valid value: 0")
-    p, b = probability("after_primary", after_primary), probability("after_backup", after_backup)
-    d = p - b
-    # Geometric sum; d = 1 means (1, 0): once hit, always hit.
-    weight = float(rounds) if d == 1.0 else (1.0 - d**rounds) / (1.0 - d)
-    return float(p * d**rounds + b * weight)
-
-
 def hit_rate_limit(after_primary: float, after_backup: float) -> float:
     """Return the long-run hit rate ``p_b / (1 + p_b - p_p)`` (Eq. 1). Raises PlanError.
 
@@ -69,25 +54,6 @@ def hit_rate_limit(after_primary: float, after_backup: float) -> float:
     if p == 1.0 and b == 0.0:
         return 1.0
     return b / (1.0 + b - p)
-
-
-def break_even_hit_rate(
-    sd_latency: float, tokens_hit: float, tokens_sd: float, tokens_miss: float | None = None
-) -> float:
-    """Return the hit rate above which SSD beats SD, for a hidden draft and a free backup.
-
-    Solves ``p E_hit + (1 - p) E_miss = E_SD / (1 + T_SD)``. Without ``tokens_miss`` missed rounds count for
-    nothing, and with ``tokens_hit == tokens_sd`` that is the renewal rule ``1 / (1 + T_SD)``. 0 when SSD
-    always wins; a value above 1 when no hit rate is enough. Raises PlanError.
-    """
-    hit, sd = tokens("tokens_hit", tokens_hit), tokens("tokens_sd", tokens_sd)
-    miss = 0.0 if tokens_miss is None else tokens("tokens_miss", tokens_miss)
-    needed = sd / (1.0 + non_negative("sd_latency", sd_latency))
-    if miss >= needed:
-        return 0.0
-    if hit <= miss:
-        raise PlanError(f"tokens_hit ({hit!r}) must exceed tokens_miss ({miss!r}) for a break-even to exist")
-    return (needed - miss) / (hit - miss)
 
 
 def tokens_per_round(acceptance: float, num_speculative_tokens: int) -> float:
@@ -122,31 +88,6 @@ def draft_round_time(
     k = lookahead(num_speculative_tokens)
     fixed = non_negative("service", service) + non_negative("trunk_pass", trunk_pass)
     return fixed + k * non_negative("tree_step", tree_step)
-
-
-def is_hidden(draft_time: float, verification_time: float, handshake: float = 0.0) -> bool:
-    """Return whether drafting ends before verification does: ``T_draft <= T_verify + handshake``.
-
-    Raises PlanError.
-    """
-    window = non_negative("verification_time", verification_time) + non_negative("handshake", handshake)
-    return non_negative("draft_time", draft_time) <= window
-
-
-def longest_hidden_lookahead(
-    verification_time: float, service: float, trunk_pass: float, tree_step: float, limit: int = 64
-) -> int:
-    """Return the largest K <= ``limit`` whose draft round fits into ``verification_time``; 0 if none does.
-
-    Raises PlanError.
-    """
-    room = non_negative("verification_time", verification_time) - draft_round_time(
-        service, trunk_pass, 0.0, 0
-    )
-    step = non_negative("tree_step", tree_step)
-    if room < 0.0:
-        return 0
-    return limit if step == 0.0 or room >= step * limit else int(room // step)
 
 
 def sd_speedup(tokens_sd: float, draft_latency: float) -> float:
@@ -186,27 +127,6 @@ def batch_speedup(
         raise PlanError(f"batch_size must be at least 1, got {batch_size!r}; nearest valid value: 1")
     all_hit = float(p**batch_size)
     return emitted / (all_hit * hit_cost + (1.0 - all_hit) * miss_cost)
-
-
-def same_speculator_gain(hit_rate: float, draft_latency: float) -> float:
-    """Return SSD / SD when primary, backup and SD use one speculator with one lookahead (Corollary 8).
-
-    Never below 1, and above 1 as soon as ``hit_rate`` and ``draft_latency`` are both positive. Raises
-    PlanError.
-    """
-    p, t = probability("hit_rate", hit_rate), non_negative("draft_latency", draft_latency)
-    return (1.0 + t) / (p * max(1.0, t) + (1.0 - p) * (1.0 + t))
-
-
-def gain_bounds(hit_rate: float, tokens_ratio: float, sd_latency: float) -> tuple[float, float]:
-    """Return the lower and upper bound of SSD / SD for a hidden draft and a free backup (Corollary 9).
-
-    Holds for ``T_p < 1`` and ``T_b = 0``; ``tokens_ratio`` is E_hit / E_SD. The lower bound drops the
-    tokens of missed rounds altogether, the upper one supposes E_hit >= E_miss. Raises PlanError.
-    """
-    p = probability("hit_rate", hit_rate)
-    upper = (1.0 + non_negative("sd_latency", sd_latency)) * non_negative("tokens_ratio", tokens_ratio)
-    return upper * p, upper
 
 
 def critical_batch_size(

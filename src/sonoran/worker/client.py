@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Protocol
 
 import zmq
 
@@ -43,8 +43,58 @@ _STATS_WAIT_S = 0.25
 _LOCAL_PATIENCE_S = 5.0
 
 
+class DraftClient(Protocol):
+    """One engine's draft worker, as a drafter uses it: a ``WorkerClient``, or an ``InProcessWorker``."""
+
+    @property
+    def state(self) -> State:
+        """``connecting``, ``up``, ``silent`` (missed a deadline, may still have everything) or ``down``."""
+        ...
+
+    @property
+    def epoch(self) -> int:
+        """Number of the session; what was sent in an earlier one must be sent again."""
+        ...
+
+    @property
+    def welcome(self) -> Welcome | None:
+        """How the worker introduced itself last."""
+        ...
+
+    @property
+    def worker_pid(self) -> int | None:
+        """Process id of a worker of our own; None without one."""
+        ...
+
+    def prefill(self, message: Prefill) -> bool:
+        """Announce a sequence; False when the worker cannot be told now. Raises WorkerError if it is too long."""
+        ...
+
+    def free(self, sequences: Iterable[int]) -> None:
+        """Have the worker forget sequences, now or when it is back."""
+        ...
+
+    def speculate(self, items: Sequence[Item]) -> Speculations | None:
+        """Ask for the speculations of a round; None when there are none in time, or the worker is not up."""
+        ...
+
+    def worker_stats(
+        self, trace: int | None = None, patience_s: float = _STATS_WAIT_S
+    ) -> dict[str, Any] | None:
+        """Return the worker's own counters, None when it does not tell in time; `trace` as in StatsRequest."""
+        ...
+
+    def stats(self) -> dict[str, Any]:
+        """Return the state of the connection, and what went wrong so far."""
+        ...
+
+    def close(self) -> None:
+        """End the session, and a worker of our own; twice is harmless."""
+        ...
+
+
 class WorkerClient:
-    """One engine's draft worker. ``start`` it, then ask; all methods may be called from any thread."""
+    """A ``DraftClient`` over a socket. ``start`` it, then ask; all methods may be called from any thread."""
 
     def __init__(self, hello: Hello, place: Remote | Local) -> None:
         """Prepare. Raises ConfigError for an address that cannot be used."""
@@ -58,7 +108,7 @@ class WorkerClient:
         self._lock = threading.Lock()
         self._last_session = time.monotonic()
         self._round = 0
-        self._unfreed: set[int] = set()
+        self._pending_frees: set[int] = set()
         self._settled, self._closing = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="draft-worker-client", daemon=True)
         self._closed = False
@@ -122,18 +172,18 @@ class WorkerClient:
         """Announce a sequence; False when the worker cannot be told now. Raises WorkerError if it is too long."""
         with self._lock:
             now = time.monotonic()
-            self._send_freed(now)
+            self._send_pending_frees(now)
             sent = self._connection.send(message, now)
             if sent:  # a name that is used again must not be freed afterwards
-                self._unfreed.discard(message.sequence)
+                self._pending_frees.discard(message.sequence)
             return sent
 
     def free(self, sequences: Iterable[int]) -> None:
         """Have the worker forget sequences, now or when it is back."""
         with self._lock:
             if self.state != "down":  # the next session knows no sequence
-                self._unfreed.update(sequences)
-            self._send_freed(time.monotonic())
+                self._pending_frees.update(sequences)
+            self._send_pending_frees(time.monotonic())
 
     def speculate(self, items: Sequence[Item]) -> Speculations | None:
         """Ask for the speculations of a round; None when there are none in time, or the worker is not up."""
@@ -217,19 +267,19 @@ class WorkerClient:
         worker = self._keeper.worker
         return Link(self._context, worker.address, worker.keys)
 
-    def _send_freed(self, now: float) -> None:
-        names = sorted(self._unfreed)[:MAX_FREED]
+    def _send_pending_frees(self, now: float) -> None:
+        names = sorted(self._pending_frees)[:MAX_FREED]
         if names and self._connection.send(Free(names), now):
-            self._unfreed.difference_update(names)
+            self._pending_frees.difference_update(names)
 
     def _run(self) -> None:
-        """Look after worker and connection until the client is closed."""
+        """Supervise worker and connection until the client is closed."""
         while not self._closing.is_set():
             now = time.monotonic()
             try:
-                self._look_after_process(now)
+                self._supervise_process(now)
                 with self._lock:
-                    self._look_after_connection(now)
+                    self._maintain_connection(now)
             except SonoranError as error:
                 with self._lock:
                     self._connection.fail(error, now)
@@ -243,7 +293,7 @@ class WorkerClient:
                 self._settled.set()
             self._closing.wait(_IDLE_PAUSE_S if self.state == "up" else _BUSY_PAUSE_S)
 
-    def _look_after_process(self, now: float) -> None:
+    def _supervise_process(self, now: float) -> None:
         if self._keeper is None:
             return
         connection = self._connection
@@ -253,7 +303,7 @@ class WorkerClient:
             with self._lock:
                 connection.lose(error, now)
 
-    def _look_after_connection(self, now: float) -> None:
+    def _maintain_connection(self, now: float) -> None:
         connection, epoch = self._connection, self._connection.epoch
         if connection.state == "down":
             if now < connection.retry_at or (self._keeper is not None and not self._keeper.ready):
@@ -261,7 +311,7 @@ class WorkerClient:
             connection.begin(now)
         connection.tick(now)
         if connection.epoch != epoch:
-            self._unfreed.clear()
+            self._pending_frees.clear()
         if connection.state == "up":
             self._last_session = now
-            self._send_freed(now)
+            self._send_pending_frees(now)

@@ -48,15 +48,32 @@ def test_words_join_to_the_text(pre: str, text: str) -> None:
 
 def test_only_qwen2_normalises_and_only_llama3_ignores_merges_and_adds_bos() -> None:
     assert byte_pipeline("qwen2").normalizer.normalize_str("e\u0301") == "\u00e9"
-    assert [byte_pipeline(pre).normalizer for pre in ("llama-bpe", "smollm", "default")] == [None] * 3
+    assert [byte_pipeline(pre).normalizer for pre in ("llama-bpe", "smollm", "gpt-2")] == [None] * 3
     flags = {pre: byte_pipeline(pre) for pre in ("qwen2", "llama-bpe", "smollm", "gpt-2")}
     assert [pre for pre, p in flags.items() if p.ignore_merges] == ["llama-bpe"]
     assert [pre for pre, p in flags.items() if p.add_bos] == ["llama-bpe"]
 
 
 def test_unknown_names_are_refused() -> None:
-    with pytest.raises(ModelError, match="unsupported pre-tokenizer 'llama-bpee'; did you mean 'llama-bpe'"):
-        byte_pipeline("llama-bpee")
+    with pytest.raises(
+        ModelError, match=r"x\.gguf: pre-tokenizer 'qwen35' is not supported; supported: gpt-2, "
+    ):
+        byte_pipeline("qwen35", "x.gguf")
+
+
+@pytest.mark.parametrize(
+    ("names", "like"),
+    [
+        (("falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "llama3", "llama-v3"), "llama-bpe"),
+        (("kormo", "f2llmv2", "megrez", "deepseek-r1-qwen"), "qwen2"),
+        (("phi-2", "a.x-4.0", "mellum", "gigachat", "exaone4"), "gpt-2"),
+    ],
+)
+def test_names_that_llama_cpp_treats_alike(names: tuple[str, ...], like: str) -> None:
+    text = "I'LL pay 1234!!\n\n   def(x"
+    for name in names:
+        assert words(name, text) == words(like, text)
+        assert byte_pipeline(name).ignore_merges == byte_pipeline(like).ignore_merges
 
 
 def test_byte_alphabet_spells_every_byte_once() -> None:

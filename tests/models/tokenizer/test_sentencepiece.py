@@ -114,6 +114,13 @@ def test_without_scores_or_merges_the_error_says_so() -> None:
         Tokenizer.from_gguf(sentencepiece(scores=None))
 
 
+def test_a_token_without_end_is_refused() -> None:
+    tokens = [*sentencepiece()["tokenizer.ggml.tokens"], "a" * 100_000]
+    types = [*sentencepiece()["tokenizer.ggml.token_type"], 1]
+    with pytest.raises(ModelError, match=f"token {len(tokens) - 1} has 100000 characters"):
+        Tokenizer.from_gguf(sentencepiece(tokens=tokens, token_type=types, scores=[0.0] * len(tokens)))
+
+
 def test_merges_of_the_file_win_over_scores() -> None:
     tokenizer = Tokenizer.from_gguf(sentencepiece(merges=["h e"], scores=None))
     assert strings(tokenizer, "hello") == ["▁", "he", "l", "l", "o"]

@@ -143,6 +143,57 @@ def test_added_tokens_outside_the_byte_alphabet_stand_for_themselves() -> None:
     assert tokenizer.decode(ids) == "hello<｜end of text｜>"
 
 
+def test_added_tokens_of_letters_of_the_byte_alphabet_stand_for_themselves(tmp_path: Path) -> None:
+    """``é`` spells a byte that is no character alone, where a token is spelled by the alphabet."""
+    tokens = [*TINY.tokens, "café", "Ġnaïve"]
+    types = [1] * (len(TINY.tokens) - 3) + [CONTROL] * 3 + [USER_DEFINED] * 2
+    from_file = Tokenizer.from_gguf(byte_level(tokens=tokens, token_type=types))
+    write_tokenizer(tmp_path, 64)
+    state = json.loads((tmp_path / "tokenizer.json").read_text())
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), False)
+    size = len(TINY.tokens)
+    state["added_tokens"] += [{"id": size + i, "content": tokens[size + i]} | flags for i in range(2)]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(state))
+    for tokenizer in (from_file, Tokenizer.from_directory(tmp_path)):
+        text = "hello cafécafé is Ġnaïve"
+        ids = tokenizer.encode(text)
+        assert ids.count(size) == 2
+        assert ids.count(size + 1) == 1
+        assert tokenizer.decode(ids) == text
+
+
+def missing_pre(architecture: str, count: int = 0) -> dict[str, Any]:
+    """Metadata without the name of the pre-tokenizer; ``count`` tokens in all."""
+    extra = [f"<|reserved_{i}|>" for i in range(count - len(TINY.tokens))]
+    types = [1] * (len(TINY.tokens) - 3) + [CONTROL] * (3 + len(extra))
+    metadata = byte_level(tokens=[*TINY.tokens, *extra], token_type=types)
+    del metadata["tokenizer.ggml.pre"]
+    return metadata | {"general.architecture": architecture}
+
+
+@pytest.mark.parametrize(
+    ("architecture", "count", "pre"),
+    [
+        ("qwen2", 0, "qwen2"),
+        ("llama", 128_256, "llama-bpe"),
+        ("llama", 0, "gpt-2"),
+        ("other", 128_256, "gpt-2"),
+    ],
+)
+@pytest.mark.parametrize("named", [None, "default"])
+def test_without_a_pre_tokenizer_the_family_decides_and_a_warning_says_so(
+    caplog: pytest.LogCaptureFixture, architecture: str, count: int, pre: str, named: str | None
+) -> None:
+    metadata = missing_pre(architecture, count) | ({"tokenizer.ggml.pre": named} if named else {})
+    tokenizer = Tokenizer.from_gguf(metadata, "old.gguf")
+    words = BY_PRE[pre]._backend.pre_tokenizer.pre_tokenize_str("pay 1234!!\n\n  I'LL")
+    assert tokenizer._backend.pre_tokenizer.pre_tokenize_str("pay 1234!!\n\n  I'LL") == words
+    (record,) = caplog.records
+    assert "old.gguf does not say how words are cut" in record.getMessage()
+    assert f"taking '{pre}'" in record.getMessage()
+    assert ("WHICH MAY BE WRONG" in record.getMessage()) == (pre == "gpt-2")
+
+
 def test_lone_surrogates_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"lone surrogate '\\ud83d' at index 3"):
         BY_PRE["qwen2"].encode("abc\ud83d")
@@ -156,9 +207,9 @@ def test_negative_ids_are_refused() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model": "gpt3"}, "unsupported tokenizer 'gpt3'; did you mean 'gpt2'"),
+        ({"model": "gpt3"}, r"tokenizer\.ggml\.model is 'gpt3', expected one of .*: gpt2, llama$"),
         ({"model": None}, "has no tokenizer.ggml.model"),
-        ({"pre": "qwen22"}, "unsupported pre-tokenizer 'qwen22'; did you mean 'qwen2'"),
+        ({"pre": "qwen22"}, "pre-tokenizer 'qwen22' is not supported; supported: gpt-2"),
         ({"tokens": None}, "has no tokenizer.ggml.tokens"),
         ({"token_type": [1, 2]}, "token_type has 2 entries for"),
         ({"merges": ["a b c"]}, "an entry of 3 parts: 'a b c'"),
@@ -178,7 +229,7 @@ def test_unusable_directories_are_model_errors(directory: Path, tmp_path: Path) 
         Tokenizer.from_directory(tmp_path / "empty")
     good = (directory / "tokenizer_config.json").read_text()
     (directory / "tokenizer_config.json").write_text("{")
-    with pytest.raises(ModelError, match=r"tokenizer_config\.json is not valid JSON"):
+    with pytest.raises(ModelError, match=r"tokenizer_config\.json: not valid JSON"):
         Tokenizer.from_directory(directory)
     (directory / "tokenizer_config.json").write_text("[]")
     with pytest.raises(ModelError, match="holds list, expected an object"):

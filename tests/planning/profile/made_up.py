@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from sonoran.planning.profile.acceptance import Acceptance, TextRanks
 from sonoran.planning.profile.profile import (
-    Acceptance,
     MachineKey,
     ModelKey,
     PassCurve,
@@ -14,25 +14,24 @@ from sonoran.planning.profile.profile import (
     ProfileKey,
     SamplingTime,
     Timing,
-    Trace,
 )
 
 ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 
 
-def trace(rate, length=400, seed=0, guessable=0.7):
+def text(rate, length=400, seed=0, guessable=0.7):
     """A text whose draft tokens are accepted independently; a bonus token has a geometric rank."""
     random = np.random.default_rng(seed)
     accepted = random.random(length) < rate
     ranks = np.minimum(random.geometric(guessable, length), 65)
     rejected = np.where(accepted, 0, ranks)
     free = np.where(accepted, 1, np.minimum(ranks + 1, 65))
-    return Trace(tuple(rejected.tolist()), tuple(free.tolist()))
+    return TextRanks(tuple(rejected.tolist()), tuple(free.tolist()))
 
 
 def acceptance(rate=0.8, texts=4, temperature=0.0, verification="coupled", **options):
-    traces = tuple(trace(rate, seed=seed, **options) for seed in range(texts))
-    return Acceptance(verification, temperature, traces, 3.5, 5.0)
+    ranks = tuple(text(rate, seed=seed, **options) for seed in range(texts))
+    return Acceptance(verification, temperature, ranks, 3.5, 5.0)
 
 
 def curve(role, cores, first, slope, *, beside=None, context=256, spread=0.01):
@@ -58,7 +57,7 @@ def profile(
     spread=0.01,
     message=0.2,
     one_core=False,
-    laws=None,
+    acceptances=None,
 ):
     """A two-core machine: every model on core 0 or 1 alone, on both, and beside the other; ms first, ms per row."""
     passes = []
@@ -78,7 +77,7 @@ def profile(
         key((0,) if one_core else (0, 1)),
         "2026-01-01T00:00:00+00:00",
         tuple(passes),
-        laws if laws is not None else (acceptance(rate),),
+        acceptances if acceptances is not None else (acceptance(rate),),
         sampling,
         Timing(message),
         host=Timing(0.2),

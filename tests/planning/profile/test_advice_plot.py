@@ -4,9 +4,10 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 from sonoran.errors import PlanError
-from sonoran.planning.profile.choose import advise, draft_size
+from sonoran.planning.profile.advice import advise, draft_size
+from sonoran.planning.profile.placement import Workload
 from sonoran.planning.profile.plot import best_by_k, hit_rates, render_plot
-from sonoran.planning.profile.predict import Workload, predict_all
+from sonoran.planning.profile.predict import predict_all
 from tests.planning.profile.made_up import acceptance, key, profile
 
 
@@ -57,10 +58,10 @@ def test_speed_and_hits_behind_the_plots():
     assert rates[0] < rates[-1] <= 1.0
 
 
-@pytest.mark.parametrize("laws", [(acceptance(texts=2),), (acceptance(texts=1, length=3),), ()])
-def test_plots_are_pictures(laws):
+@pytest.mark.parametrize("acceptances", [(acceptance(texts=2),), (acceptance(texts=1, length=3),), ()])
+def test_plots_are_pictures(acceptances):
     pytest.importorskip("matplotlib")
-    one = profile(laws=laws)
+    one = profile(acceptances=acceptances)
     predictions = predict_all(one, Workload(), k_values=(1, 2), budgets=(4,))
     svg = render_plot(one, Workload(), predictions)
     assert len(ElementTree.fromstring(svg).findall(".//*[@id]")) > 20

@@ -12,12 +12,12 @@ from sonoran.planning.profile.measure import (
     Settings,
     core_splits,
     measure,
-    measure_host,
-    measure_message,
     quick_settings,
 )
+from sonoran.planning.profile.overheads import measure_host, measure_message
 from sonoran.planning.profile.passes import MAX_ROUNDS, MIN_ROUNDS, TimedModel, measure_passes
-from sonoran.planning.profile.predict import Workload, placements, predict_all
+from sonoran.planning.profile.placement import Workload, placements
+from sonoran.planning.profile.predict import predict_all
 from sonoran.planning.profile.profile import Profile
 from tests.planning.profile.made_up import key
 from tests.toy_backend import ToyBackend, toy_config
@@ -206,5 +206,5 @@ def test_a_pair_needs_prompts():
 
 
 def test_quick_settings_are_marked():
-    assert quick_settings(temperature=0.5).quick
+    assert quick_settings().quick
     assert run((0,), settings=Settings(1.0, (1,), (8,), (0.0,), 24, 5, True))[0].quick

@@ -9,7 +9,7 @@ from sonoran.backends.base import Rows
 from sonoran.config import EngineConfig, SpeculativeConfig, WorkerConfig
 from sonoran.errors import CompatibilityError, ConfigError
 from sonoran.planning.profile.pair import machine_key, open_pair, processor_name
-from sonoran.planning.profile.reading import built_in_prompts, prompts_from_file
+from sonoran.planning.profile.prompts import built_in_prompts, prompts_from_file
 from sonoran.ssd.model import load_draft_model
 from tests.tiny_models import make_gguf
 
@@ -77,24 +77,13 @@ def test_calibration_measures_the_draft_that_the_engine_and_the_worker_run(model
         SpeculativeConfig("sd", model=str(drafts)),
     )
     try:
-        reads = {measured.read_bytes, worker.backend.read_bytes, own.drafter.backend.read_bytes}
+        reads = {b.facts.read_bytes for b in (measured, worker.backend, own.drafter.backend)}
         assert len(reads) == 1
         assert len({rows(b).tobytes() for b in (measured, worker.backend, own.drafter.backend)}) == 1
     finally:
         measured.close()
         worker.close()
         own.close()
-
-
-def test_prompts_become_chats(models):
-    pair = open_pair(models / "target.gguf", None)
-    [ids] = pair.encode(["hello"])
-    expected = (
-        pair.tokenizer.encode_chat([{"role": "user", "content": "hello"}])
-        if pair.tokenizer.has_chat_template
-        else pair.tokenizer.encode("hello")
-    )
-    assert ids == expected
 
 
 def test_pairs_are_checked(models, monkeypatch):

@@ -6,7 +6,8 @@ import pytest
 
 from sonoran.errors import PlanError
 from sonoran.planning.profile.choose import choose
-from sonoran.planning.profile.predict import Workload, placements, predict_all
+from sonoran.planning.profile.placement import Workload, placements
+from sonoran.planning.profile.predict import predict_all
 from tests.planning.profile.made_up import acceptance, profile
 
 FEW = {"k_values": (1, 2, 4), "budgets": (1, 4, 8)}
@@ -72,7 +73,7 @@ def test_one_core_knows_no_ssd():
 
 
 def test_a_useless_draft_is_not_used():
-    choice = best(profile(rate=0.05, laws=(acceptance(0.05, guessable=0.05),)))
+    choice = best(profile(rate=0.05, acceptances=(acceptance(0.05, guessable=0.05),)))
     assert choice.best.mode == "ar"
     assert choice.reason.startswith("do not speculate: AR on 0,1")
     assert choice.gain == 1.0
@@ -143,7 +144,7 @@ def test_without_a_draft_there_is_only_ar():
 
 
 def test_short_texts_leave_out_long_speculations():
-    made_up = profile(laws=(acceptance(0.8, texts=2, length=4),))
+    made_up = profile(acceptances=(acceptance(0.8, texts=2, length=4),))
     used = {p.num_speculative_tokens for p in predict_all(made_up, Workload(), **FEW) if p.mode != "ar"}
     assert used == {1, 2}
 

@@ -4,16 +4,13 @@ import json
 import pytest
 
 from sonoran.errors import PlanError
-from sonoran.planning.profile.predict import Workload, curve_at, nearest_acceptance, placements
+from sonoran.planning.profile.placement import Workload, curve_at, nearest_acceptance, placements
 from sonoran.planning.profile.profile import (
     VERSION,
     Profile,
     Timing,
-    load_profile,
-    load_profiles,
-    profile_path,
-    save_profile,
 )
+from sonoran.planning.profile.store import load_profile, load_profiles, profile_path, save_profile
 from tests.planning.profile.made_up import acceptance, curve, key, profile
 
 
@@ -130,12 +127,16 @@ def test_curves_between_and_beyond_contexts():
 
 
 def test_the_nearest_acceptance():
-    laws = (acceptance(), acceptance(temperature=1.0), acceptance(temperature=1.0, verification="rejection"))
-    one = profile(laws=laws)
-    assert nearest_acceptance(one, Workload(temperature=0.0, verification="rejection")) is laws[0]
-    assert nearest_acceptance(one, Workload(temperature=0.7)) is laws[1]
-    assert nearest_acceptance(one, Workload(temperature=0.7, verification="rejection")) is laws[2]
-    assert nearest_acceptance(profile(laws=()), Workload()) is None
+    measured = (
+        acceptance(),
+        acceptance(temperature=1.0),
+        acceptance(temperature=1.0, verification="rejection"),
+    )
+    one = profile(acceptances=measured)
+    assert nearest_acceptance(one, Workload(temperature=0.0, verification="rejection")) is measured[0]
+    assert nearest_acceptance(one, Workload(temperature=0.7)) is measured[1]
+    assert nearest_acceptance(one, Workload(temperature=0.7, verification="rejection")) is measured[2]
+    assert nearest_acceptance(profile(acceptances=()), Workload()) is None
 
 
 @pytest.mark.parametrize("options", [{"batch": 0}, {"context": 0}, {"temperature": -1.0}])

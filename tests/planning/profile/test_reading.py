@@ -7,7 +7,7 @@ import pytest
 from sonoran.drafting.model import ModelDrafter
 from sonoran.engine.core import EngineCore
 from sonoran.errors import ConfigError
-from sonoran.planning.profile.profile import Acceptance, Trace
+from sonoran.planning.profile.acceptance import Acceptance, TextRanks
 from sonoran.planning.profile.reading import read_along
 from sonoran.planning.profile.replay import replay_lengths, replay_ssd
 from sonoran.sampling.params import SamplingParams
@@ -55,14 +55,14 @@ def decode(temperature, verification, k, index):
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("index", [0, 1, 2])
-def test_a_trace_predicts_every_round_of_the_engine(temperature, index):
+def test_a_text_predicts_every_round_of_the_engine(temperature, index):
     k = 3
-    trace = reading(temperature).acceptance[0].traces[index]
+    text = reading(temperature).acceptance[0].texts[index]
     accepted, _ = decode(temperature, "coupled", k, index)
     # The engine's first token comes from a round without a speculation.
     at, predicted = 1, []
-    while at + k <= len(trace.rejected):
-        run = next((i for i in range(k) if trace.rejected[at + i]), k)
+    while at + k <= len(text.rejected):
+        run = next((i for i in range(k) if text.rejected[at + i]), k)
         predicted.append(run)
         at += run + 1
     assert len(accepted) >= 5
@@ -73,8 +73,8 @@ def test_ranks_are_consistent():
     [law] = reading(0.0).acceptance
     assert law.positions == N * len(PROMPTS)
     assert 0.2 < law.rate < 0.98
-    for trace in law.traces:
-        for rejected, free in zip(trace.rejected, trace.free, strict=True):
+    for text in law.texts:
+        for rejected, free in zip(text.rejected, text.free, strict=True):
             assert free == rejected + 1
     assert sum(replay_lengths(law, 4)) > 0
 
@@ -98,7 +98,7 @@ def test_a_perfect_draft():
     for law in answer.acceptance:
         assert law.rate == 1.0
         assert law.target_perplexity == pytest.approx(law.draft_perplexity)
-    assert {rank for trace in answer.acceptance[0].traces for rank in trace.free} == {1}
+    assert {rank for text in answer.acceptance[0].texts for rank in text.free} == {1}
 
 
 def test_texts_end_at_end_tokens():
@@ -135,7 +135,7 @@ def test_a_draft_of_fewer_tokens():
     law = answer.acceptance[0]
     assert math.isfinite(law.draft_perplexity)
     assert len(prompts) <= law.positions < N * len(prompts)
-    assert all(0 not in trace.rejected[-1:] for trace in law.traces)
+    assert all(0 not in text.rejected[-1:] for text in law.texts)
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_refuses(prompts, message):
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("fan_out", [(1, 1, 1, 1), (3, 2, 1, 4), (0, 0, 0, 2)])
-def test_a_trace_predicts_every_hit_of_the_draft_worker(temperature, fan_out, monkeypatch):
+def test_a_text_predicts_every_hit_of_the_draft_worker(temperature, fan_out, monkeypatch):
     """SSD in one process, every round's drafting finished in time: the replay knows hits and lengths exactly."""
     k, tokens = len(fan_out) - 1, 120
     monkeypatch.setattr("sonoran.planning.profile.replay.STARTS", 1)
@@ -159,8 +159,8 @@ def test_a_trace_predicts_every_hit_of_the_draft_worker(temperature, fan_out, mo
         target, draft, PROMPTS[:1], temperature=temperature, eos_ids=(), max_tokens=tokens, seed=5
     ).acceptance[0]
     # The engine's first token comes from a round without a speculation.
-    [whole] = law.traces
-    rest = Acceptance("coupled", temperature, (Trace(whole.rejected[1:], whole.free[1:]),))
+    [whole] = law.texts
+    rest = Acceptance("coupled", temperature, (TextRanks(whole.rejected[1:], whole.free[1:]),))
     replay = replay_ssd(rest, fan_out)
 
     model = toy_model(noise=0.5, salt=1)
@@ -173,7 +173,7 @@ def test_a_trace_predicts_every_hit_of_the_draft_worker(temperature, fan_out, mo
         least_chance=0.0,
     )
     core = EngineCore(pair()[0], ToyTokenizer(), drafter=drafter, num_speculative_tokens=k, max_num_seqs=1)
-    # Some tokens more than the trace has, so that what its last round led to is looked up as well.
+    # Some tokens more than the text has, so that what its last round led to is looked up as well.
     params = SamplingParams(temperature=temperature, seed=5, max_tokens=tokens + 2 * k, ignore_eos=True)
     request = core.prepare("r", PROMPTS[0], params)
     core.add(request)

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sonoran.errors import PlanError
-from sonoran.planning.profile.profile import DEEPEST, Acceptance, Trace
+from sonoran.planning.profile.acceptance import DEEPEST, Acceptance, TextRanks
 from sonoran.planning.profile.replay import (
     behaviour_of,
     best_fan_out,
@@ -16,11 +16,12 @@ from sonoran.planning.profile.replay import (
 )
 from sonoran.theory.distributions import length_distribution
 from sonoran.theory.speedup import tokens_from_lengths, tokens_per_round
-from tests.planning.profile.made_up import acceptance, trace
+from tests.planning.profile.made_up import acceptance
+from tests.planning.profile.made_up import text as made_up_text
 
 
 def single(rejected, free=None):
-    return Acceptance("coupled", 0.0, (Trace(tuple(rejected), tuple(free or [r + 1 for r in rejected])),))
+    return Acceptance("coupled", 0.0, (TextRanks(tuple(rejected), tuple(free or [r + 1 for r in rejected])),))
 
 
 def test_rounds_walk_through_a_text():
@@ -31,7 +32,7 @@ def test_rounds_walk_through_a_text():
     assert sum(counts) == sum(replay_ssd(text, [1, 1, 1, 1]).lengths_hit) + sum(
         replay_ssd(text, [1, 1, 1, 1]).lengths_miss
     )
-    only = Acceptance("coupled", 0.0, (Trace((0, 0, 1, 0), (1, 1, 2, 1)),))
+    only = Acceptance("coupled", 0.0, (TextRanks((0, 0, 1, 0), (1, 1, 2, 1)),))
     assert replay_lengths(only, 3) == (0, 0, 1, 0)
 
 
@@ -61,7 +62,7 @@ def test_independent_acceptance_gives_the_geometric_law(rate, k):
     assert law == pytest.approx(length_distribution([text.rate], k), abs=0.03)
 
 
-def test_laws_reproduce_the_replay():
+def test_behaviour_reproduces_the_replay():
     text = acceptance(0.7, texts=4)
     fan_out = best_fan_out(text, 4, 8)
     assert sum(fan_out) == 8 and len(fan_out) == 5
@@ -94,12 +95,16 @@ def test_runs_of_hard_text_show_in_the_replay_alone():
 
 
 def test_acceptance_reports_rates_and_ranks():
-    text = Acceptance("coupled", 0.0, (Trace((0, 0, 2, 1), (1, 1, 3, 2)), Trace((0, 0, 0, 0), (1, 1, 1, 1))))
+    text = Acceptance(
+        "coupled", 0.0, (TextRanks((0, 0, 2, 1), (1, 1, 3, 2)), TextRanks((0, 0, 0, 0), (1, 1, 1, 1)))
+    )
     assert (text.positions, text.rate) == (8, 0.75)
     assert text.rejected_cdf[1] == 0.5 and text.rejected_cdf[2] == 1.0
     assert text.free_cdf[1] == 0.75
     assert text.standard_error == pytest.approx(0.25)
-    assert Acceptance("coupled", 0.0, (trace(0.5, 400),)).standard_error == pytest.approx(0.025, rel=0.02)
+    assert Acceptance("coupled", 0.0, (made_up_text(0.5, 400),)).standard_error == pytest.approx(
+        0.025, rel=0.02
+    )
 
 
 def test_ranks_beyond_the_deepest_are_never_guessed():
@@ -111,9 +116,9 @@ def test_ranks_beyond_the_deepest_are_never_guessed():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: Trace((0,), (1, 2)), "must agree"),
-        (lambda: Trace((-1,), (1,)), "from 0"),
-        (lambda: Trace((0,), (0,)), "from 1"),
+        (lambda: TextRanks((0,), (1, 2)), "must agree"),
+        (lambda: TextRanks((-1,), (1,)), "from 0"),
+        (lambda: TextRanks((0,), (0,)), "from 1"),
         (lambda: Acceptance("coupled", 0.0, ()), "at least one position"),
         (lambda: replay_lengths(single([0, 0]), 2), "shorter than 3 positions"),
         (lambda: replay_ssd(single([0] * 9), [1, 1], backup="ngram"), "draft and none"),
@@ -127,7 +132,7 @@ def test_refuses(call, message):
 def believing(rejected, chances):
     """A text whose draft gave those chances to its own token and to the candidates after it."""
     free = tuple(r + 1 for r in rejected)
-    return Trace(tuple(rejected), free, tuple(chances), tuple(chances))
+    return TextRanks(tuple(rejected), free, tuple(chances), tuple(chances))
 
 
 SURE, TORN = (0.96, 0.03, 0.01), (0.5, 0.4, 0.1)
@@ -158,7 +163,7 @@ def test_confidence_hits_what_the_average_misses():
         rejected.append(int(torn and rng.random() < 0.5))
         chances.append(row)
     text = Acceptance("coupled", 0.0, (believing(rejected, chances),))
-    bare = Acceptance("coupled", 0.0, (Trace(text.traces[0].rejected, text.traces[0].free),))
+    bare = Acceptance("coupled", 0.0, (TextRanks(text.texts[0].rejected, text.texts[0].free),))
     assert text.has_chances and not bare.has_chances
     for budget in (2, 3):
         average = replay_budget(bare, 4, budget)
@@ -170,4 +175,4 @@ def test_confidence_hits_what_the_average_misses():
     with pytest.raises(PlanError, match="calibrate again"):
         replay_confidence(bare, 4, 3)
     with pytest.raises(PlanError, match="all its positions"):
-        Trace((0, 0), (1, 1), (SURE,), (SURE,))
+        TextRanks((0, 0), (1, 1), (SURE,), (SURE,))

@@ -78,9 +78,7 @@ def test_early_answers_are_short_and_late_ones_wait():
 def test_what_was_cut_short_is_drafted_on_while_that_pays():
     one, many = LatencyCurve.of({1: 2.0}), LatencyCurve.of({1: 4.0})
     slow = dataclasses.replace(FLAT, draft=one, trunk=many, tree=many)
-    short = simulate(ssd(4, [1] * 5, top_up=False), slow, CERTAIN, rounds=50)
-    assert (short.round_ms, short.tokens_per_round) == (12.0, 3.0)
-    # Two more tokens for 4 ms, where 4 ms are worth 1 to 1.25 tokens.
+    # Three tokens are there at 12 ms. Two more tokens for 4 ms, where 4 ms are worth 1 to 1.25 tokens.
     whole = simulate(ssd(4, [1] * 5), slow, CERTAIN, rounds=50)
     assert (whole.round_ms, whole.tokens_per_round, whole.cut_rate) == (16.0, 5.0, 1.0)
 
@@ -88,12 +86,11 @@ def test_what_was_cut_short_is_drafted_on_while_that_pays():
 def test_what_was_cut_short_is_finished_while_others_wait_for_their_backup():
     half = Behaviour((1.0,), np.array([0.0, 0.5]), np.array([0.0, 0.5]))
     slow = dataclasses.replace(FLAT, draft=LatencyCurve.of({1: 4.0}))
-    plan = ssd(4, [1] * 5, batch=8)
-    topped, short = (
-        simulate(dataclasses.replace(plan, top_up=how), slow, half, rounds=400) for how in (True, False)
+    waiting, going_on = (
+        simulate(ssd(4, [1] * 5, batch=8, backup=how), slow, half, rounds=400) for how in ("draft", "none")
     )
-    assert topped.tokens_per_round == pytest.approx(5.0, rel=0.01)
-    assert short.tokens_per_round < 4.5
+    assert waiting.tokens_hit == pytest.approx(5.0, rel=0.01)
+    assert going_on.tokens_hit < 4.5
 
 
 def test_known_hit_rates_count_instead_of_ranks():

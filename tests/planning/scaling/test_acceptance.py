@@ -11,9 +11,9 @@ from sonoran.planning.scaling.acceptance import (
     fit_curve,
     fit_log_plane,
     fit_plane,
-    least_squares,
 )
 from sonoran.planning.scaling.models import published_measurements
+from sonoran.planning.scaling.regression import least_squares
 
 
 def test_plane_is_recovered_exactly():

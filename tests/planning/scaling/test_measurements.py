@@ -5,8 +5,7 @@ import json
 import pytest
 
 from sonoran.errors import PlanError
-from sonoran.planning.scaling.laws import tokens_per_round
-from sonoran.planning.scaling.lawset import (
+from sonoran.planning.scaling.laws import (
     fit_measurements,
     fit_warnings,
     laws_from_fit,
@@ -16,6 +15,7 @@ from sonoran.planning.scaling.lawset import (
 )
 from sonoran.planning.scaling.measurements import measurement_to_dict, parse_measurements
 from sonoran.planning.scaling.models import published_measurements
+from sonoran.planning.scaling.throughput import tokens_per_round
 
 HEADER = "draft,target,draft_perplexity,target_perplexity,alpha\n"
 COUNTS = "draft,target,draft_perplexity,target_perplexity,gamma,rounds,accepted\n"

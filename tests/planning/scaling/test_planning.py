@@ -10,7 +10,7 @@ from sonoran.errors import PlanError
 from sonoran.planning import scaling as planner
 from sonoran.planning.scaling.candidates import Candidate, parse_candidates
 from sonoran.planning.scaling.costs import ParameterCost, measured_cost_from_dict
-from sonoran.planning.scaling.lawset import Laws
+from sonoran.planning.scaling.laws import Laws
 from sonoran.planning.scaling.models import (
     drafts_for,
     find_model,

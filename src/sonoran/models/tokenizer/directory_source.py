@@ -11,6 +11,11 @@ from tokenizers import AddedToken, Tokenizer
 
 from sonoran.errors import ModelError
 from sonoran.models.tokenizer.vocabulary import Spelling, Vocabulary, end_ids, real_size
+from sonoran.models.untrusted import Fields, read_json, refusing, shown
+
+LARGEST_TOKENIZER = 1 << 28  # bytes
+LARGEST_VOCABULARY = 1 << 23  # far beyond any model's
+_NAMED = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 
 def from_directory(directory: Path) -> tuple[Any, Vocabulary]:
@@ -22,52 +27,80 @@ def from_directory(directory: Path) -> tuple[Any, Vocabulary]:
     path = directory / "tokenizer.json"
     if not path.is_file():
         raise ModelError(f"{directory} has no tokenizer.json")
-    try:
-        backend = Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises bare Exception for every fault of the file
-        raise ModelError(f"{path} is not a tokenizer: {error}") from error
-    backend.no_truncation()
-    backend.no_padding()
-    config = _read_json(directory / "tokenizer_config.json")
-    generation, model = (_read_json(directory / f"{name}.json") for name in ("generation_config", "config"))
-    for _, entry in sorted(config.get("added_tokens_decoder", {}).items(), key=lambda item: int(item[0])):
+    backend = _backend(path)
+    config = read_json(directory / "tokenizer_config.json", optional=True)
+    with refusing(directory / "tokenizer_config.json"):
+        _add_tokens(backend, config)
+        named = {name: text for name in _NAMED if (text := _content(config, name)) is not None}
+        templates = _chat_templates(config)
+    file = directory / "chat_template.jinja"
+    if file.is_file():
+        with refusing(file):
+            templates["default"] = file.read_text(encoding="utf-8")
+    declared: list[int] = []
+    for name in ("generation_config", "config"):
+        with refusing(directory / f"{name}.json"):
+            declared += _eos_list(Fields(f"{directory / name}.json", _json(directory, name)))
+    model = Fields(directory / "config.json", _json(directory, "config"))
+
+    with refusing(path):
+        ids: Mapping[str, int] = backend.get_vocab(with_added_tokens=True)
+        highest = max(ids.values(), default=-1)
+        if highest >= LARGEST_VOCABULARY:
+            raise ModelError(f"{path}: token id {highest}, supported are ids below {LARGEST_VOCABULARY}")
+        listed = [""] * (highest + 1)
+        for token, token_id in ids.items():
+            listed[token_id] = token
+        tokens = tuple(listed[: real_size(listed)])
+        bos, eos = (ids.get(named.get(name, "")) for name in ("bos_token", "eos_token"))
+        added = {i: token for i, token in backend.get_added_tokens_decoder().items() if i < len(tokens)}
+        special = frozenset(
+            {i for i, token in added.items() if token.special}
+            | {ids[text] for text in named.values() if text in ids}
+        )
+        prefix, suffix = _affixes(backend, config, bos, eos)
+        decoder = list(_types(json.loads(backend.to_str())["decoder"]))
+        return backend, Vocabulary(
+            tokens=tokens,
+            padded_size=max(len(listed), model.integer("vocab_size", 0)),
+            spelling=_spelling(path, decoder),
+            special=special,
+            added=frozenset(added),
+            eos_ids=end_ids(tokens, special, [eos, *declared]),
+            bos_id=bos,
+            eos_id=eos,
+            prefix=prefix,
+            suffix=suffix,
+            prefix_space="Strip" in decoder or "Metaspace" in decoder,
+            named=named,
+            chat_templates=templates,
+        )
+
+
+def _json(directory: Path, name: str) -> dict[str, Any]:
+    return read_json(directory / f"{name}.json", optional=True)
+
+
+def _backend(path: Path) -> Any:
+    with refusing(path):
+        size = path.stat().st_size
+        if size > LARGEST_TOKENIZER:
+            raise ModelError(f"{path}: {size} bytes, at most {LARGEST_TOKENIZER} are read")
+        try:
+            backend = Tokenizer.from_file(str(path))
+        except Exception as error:  # the library raises bare Exception for every fault of the file
+            raise ModelError(f"{path} is not a tokenizer: {error}") from error
+        backend.no_truncation()
+        backend.no_padding()
+        return backend
+
+
+def _add_tokens(backend: Any, config: Mapping[str, Any]) -> None:
+    """Add the tokens that only tokenizer_config.json lists, in the order of their ids."""
+    listed = config.get("added_tokens_decoder") or {}
+    for _, entry in sorted(listed.items(), key=lambda item: int(item[0])):
         if backend.token_to_id(entry["content"]) is None:
             backend.add_tokens([AddedToken(**entry)])
-
-    ids: Mapping[str, int] = backend.get_vocab(with_added_tokens=True)
-    listed = [""] * (max(ids.values(), default=-1) + 1)
-    for token, token_id in ids.items():
-        listed[token_id] = token
-    tokens = tuple(listed[: real_size(listed)])
-    named = {
-        name: text
-        for name in ("bos_token", "eos_token", "unk_token", "pad_token")
-        if (text := _content(config, name))
-    }
-    bos, eos = (ids.get(named.get(name, "")) for name in ("bos_token", "eos_token"))
-    added = {i: token for i, token in backend.get_added_tokens_decoder().items() if i < len(tokens)}
-    special = frozenset(
-        {i for i, token in added.items() if token.special}
-        | {ids[text] for text in named.values() if text in ids}
-    )
-    prefix, suffix = _affixes(backend, config, bos, eos)
-    decoder = list(_types(json.loads(backend.to_str())["decoder"]))
-    declared = [eos, *_eos_list(generation), *_eos_list(model)]
-    return backend, Vocabulary(
-        tokens=tokens,
-        padded_size=max(len(listed), int(model.get("vocab_size", 0))),
-        spelling=_spelling(path, decoder),
-        special=special,
-        added=frozenset(added) | special,
-        eos_ids=end_ids(tokens, special, declared),
-        bos_id=bos,
-        eos_id=eos,
-        prefix=prefix,
-        suffix=suffix,
-        prefix_space="Strip" in decoder or "Metaspace" in decoder,
-        named=named,
-        chat_templates=_chat_templates(directory, config),
-    )
 
 
 def _affixes(
@@ -99,36 +132,28 @@ def _types(node: Any) -> Iterator[str]:
             yield from _types(child)
 
 
-def _eos_list(config: Mapping[str, Any]) -> list[int]:
-    value = config.get("eos_token_id")
-    return [] if value is None else [int(v) for v in (value if isinstance(value, list) else [value])]
+def _eos_list(fields: Fields) -> list[int]:
+    value = fields.get("eos_token_id")
+    ids = [] if value is None else value if isinstance(value, list) else [value]
+    if not all(isinstance(i, int) and not isinstance(i, bool) for i in ids):
+        raise fields.wrong("eos_token_id", value, "a token id or several")
+    return ids
 
 
 def _content(config: Mapping[str, Any], name: str) -> str | None:
     value = config.get(name)
-    return value["content"] if isinstance(value, dict) else value
+    text = value.get("content") if isinstance(value, dict) else value
+    if text is not None and not isinstance(text, str):
+        raise ModelError(f"{name} is {shown(value)}, expected a text")
+    return text or None
 
 
-def _chat_templates(directory: Path, config: Mapping[str, Any]) -> dict[str, str]:
+def _chat_templates(config: Mapping[str, Any]) -> dict[str, str]:
     value = config.get("chat_template")
-    templates = (
-        {entry["name"]: entry["template"] for entry in value}
-        if isinstance(value, list)
-        else ({"default": value} if value else {})
-    )
-    file = directory / "chat_template.jinja"
-    if file.is_file():
-        templates["default"] = file.read_text(encoding="utf-8")
-    return templates
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    if not path.is_file():
+    if not value:
         return {}
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ModelError(f"{path} is not valid JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise ModelError(f"{path} holds {type(content).__name__}, expected an object")
-    return content
+    named = [(entry["name"], entry["template"]) for entry in value] if isinstance(value, list) else None
+    templates = dict(named) if named is not None else {"default": value}
+    if not all(isinstance(item, str) for pair in templates.items() for item in pair):
+        raise ModelError(f"chat_template is {shown(value)}, expected a text, or a list of names and texts")
+    return templates

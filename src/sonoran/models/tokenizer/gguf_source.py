@@ -2,14 +2,124 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from sonoran.errors import ModelError, nearest
+from sonoran.errors import ModelError
 from sonoran.models.tokenizer.vocabulary import SPACE_MARK, Spelling, Vocabulary, end_ids, real_size
+from sonoran.models.untrusted import Fields, shown
+
+log = logging.getLogger(__name__)
+
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4  # tokenizer.ggml.token_type
+LLAMA3_TOKENS = 128_256
+LONGEST_TOKEN = 1000  # characters; every way to split one is tried
+_SPELLINGS: dict[str, Spelling] = {"gpt2": "byte_level", "llama": "sentencepiece"}
+_ROLES = {"unk_token": "unknown", "pad_token": "padding"}
+_TEMPLATE = "tokenizer.chat_template"
+
+
+def from_gguf(metadata: Mapping[str, Any], where: str = "the file") -> tuple[Any, Vocabulary]:
+    """Return the ``tokenizers`` object and the vocabulary; ModelError for what is missing or unsupported.
+
+    ``where`` is the file's name for messages.
+    """
+    fields = Fields(where, metadata, "tokenizer.ggml.")
+    kind = fields.get("model")
+    if kind is None:
+        raise ModelError(f"{where}: the file has no tokenizer.ggml.model")
+    if not isinstance(kind, str) or kind not in _SPELLINGS:
+        raise fields.wrong("model", kind, f"one of the supported tokenizers: {', '.join(_SPELLINGS)}")
+    spelling = _SPELLINGS[kind]
+    sentencepiece = spelling == "sentencepiece"
+    listed = _strings(fields, "tokens")
+    if not listed:
+        raise ModelError(f"{where}: the file has no tokenizer.ggml.tokens")
+    size = real_size(listed)
+    tokens = tuple(listed[:size])
+    types = _types(fields, size)
+
+    def token_id(role: str, default: int | None = None) -> int | None:
+        number = fields.get(f"{role}_token_id")
+        number = default if number is None else fields.integer(f"{role}_token_id")
+        return number if number is not None and 0 <= number < size else None
+
+    bos = token_id("bos", 1 if sentencepiece else None)
+    eos = token_id("eos", 2 if sentencepiece else None)
+    roles = [bos, *(token_id(role) for role in ("padding", "eot", "eom")), eos]
+    control = {i for i, t in enumerate(types) if t in (CONTROL, UNKNOWN)} | {
+        i for i in roles if i is not None
+    }
+    user_defined = {i for i, t in enumerate(types) if t == USER_DEFINED} - control
+
+    prefix_space = sentencepiece and fields.flag("add_space_prefix", True)
+    if sentencepiece:
+        add_bos = True
+        mergeable = [i for i, t in enumerate(types) if t in (NORMAL, USER_DEFINED)]
+        merges = _merges(fields) or merges_from_scores(tokens, fields.get("scores"), mergeable)
+        backend = _sentencepiece_backend(tokens, merges, prefix_space, token_id("unknown", 0))
+    else:
+        pipeline = byte_pipeline(_pre_tokenizer(fields, len(listed)), where)
+        add_bos = pipeline.add_bos
+        backend = _byte_level_backend(tokens, _merges(fields), pipeline)
+    backend.add_special_tokens([AddedToken(tokens[i], normalized=False) for i in sorted(control)])
+    backend.add_tokens([AddedToken(tokens[i], normalized=False) for i in sorted(user_defined)])
+
+    special = frozenset(control)
+    add_bos, add_eos = fields.flag("add_bos_token", add_bos), fields.flag("add_eos_token", False)
+    named_ids = {name: token_id(role) for name, role in _ROLES.items()} | {"bos_token": bos, "eos_token": eos}
+    return backend, Vocabulary(
+        tokens=tokens,
+        padded_size=len(listed),
+        spelling=spelling,
+        special=special,
+        added=special | user_defined,
+        eos_ids=end_ids(tokens, special, roles[2:]),
+        bos_id=bos,
+        eos_id=eos,
+        prefix=(bos,) if add_bos and bos is not None else (),
+        suffix=(eos,) if add_eos and eos is not None else (),
+        prefix_space=prefix_space,
+        named={name: tokens[i] for name, i in named_ids.items() if i is not None},
+        chat_templates=_chat_templates(where, metadata),
+    )
+
+
+def _strings(fields: Fields, key: str) -> list[str]:
+    """A list of strings; empty when the key is missing."""
+    values = fields.get(key)
+    if values is None:
+        return []
+    if not isinstance(values, (list, tuple)) or not all(isinstance(value, str) for value in values):
+        raise fields.wrong(key, values, "strings")
+    return list(values)
+
+
+def _types(fields: Fields, size: int) -> list[int]:
+    types = [int(t) for t in values][:size] if (values := fields.get("token_type")) is not None else []
+    if types and len(types) != size:
+        raise ModelError(
+            f"{fields.where}: tokenizer.ggml.token_type has {len(types)} entries for {size} tokens"
+        )
+    return types or [NORMAL] * size
+
+
+def _chat_templates(where: str, metadata: Mapping[str, Any]) -> dict[str, str]:
+    templates = {}
+    for key in metadata:
+        if key == _TEMPLATE or key.startswith(_TEMPLATE + "."):
+            template = metadata[key]
+            if not isinstance(template, str):
+                raise ModelError(f"{where}: {key} is {shown(template)}, expected a text")
+            templates[key[len(_TEMPLATE) + 1 :] or "default"] = template
+    return templates
+
+
+# How words are cut before the merges, by ``tokenizer.ggml.pre``.
 
 LLAMA3_PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
@@ -55,104 +165,50 @@ def _smollm() -> BytePipeline:
     return BytePipeline(None, pre_tokenizers.Sequence([digits, words]))
 
 
-_PIPELINES = {
-    "default": _gpt2,
-    "gpt-2": _gpt2,
-    "llama-bpe": _llama3,
-    "llama3": _llama3,
-    "llama-v3": _llama3,
-    "qwen2": _qwen2,
-    "deepseek-r1-qwen": _qwen2,
+# Names that llama.cpp treats alike stand together.
+_PIPELINES: dict[str, Callable[[], BytePipeline]] = {
+    **dict.fromkeys(("gpt-2", "phi-2", "a.x-4.0", "mellum", "gigachat", "exaone4"), _gpt2),
+    **dict.fromkeys(("llama-bpe", "llama3", "llama-v3"), _llama3),
+    **dict.fromkeys(("falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"), _llama3),
+    **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "kormo", "f2llmv2", "megrez"), _qwen2),
     "smollm": _smollm,
 }
 
 
-def byte_pipeline(name: str) -> BytePipeline:
+def byte_pipeline(name: str, where: str = "the file") -> BytePipeline:
     """Return the steps for ``tokenizer.ggml.pre``; raise ModelError for a name that is not known."""
     if name not in _PIPELINES:
-        raise ModelError(f"unsupported pre-tokenizer {name!r}{nearest(name, _PIPELINES)}")
+        raise ModelError(
+            f"{where}: pre-tokenizer {shown(name)} is not supported; supported: {', '.join(_PIPELINES)}"
+        )
     return _PIPELINES[name]()
 
 
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4  # tokenizer.ggml.token_type
-_SPELLINGS: dict[str, Spelling] = {"gpt2": "byte_level", "llama": "sentencepiece"}
-_ROLES = {"unk_token": "unknown", "pad_token": "padding"}
-_TEMPLATE = "tokenizer.chat_template"
-
-
-def from_gguf(metadata: Mapping[str, Any]) -> tuple[Any, Vocabulary]:
-    """Return the ``tokenizers`` object and the vocabulary; ModelError for what is missing or unsupported."""
-
-    def value(key: str, default: Any = None) -> Any:
-        return metadata.get(f"tokenizer.ggml.{key}", default)
-
-    kind = value("model")
-    if kind not in _SPELLINGS:
-        known = nearest(str(kind), _SPELLINGS) if kind else "; the file has no tokenizer.ggml.model"
-        raise ModelError(f"unsupported tokenizer {kind!r}{known}")
-    spelling = _SPELLINGS[kind]
-    listed = value("tokens")
-    if listed is None or not len(listed):
-        raise ModelError("the file has no tokenizer.ggml.tokens")
-    size = real_size(listed)
-    tokens = tuple(str(token) for token in listed[:size])
-    types = [int(t) for t in value("token_type", ())][:size] or [NORMAL] * size
-    if len(types) != size:
-        raise ModelError(f"tokenizer.ggml.token_type has {len(types)} entries for {size} tokens")
-
-    def token_id(role: str, default: int | None = None) -> int | None:
-        number = value(f"{role}_token_id", default)
-        return int(number) if number is not None and 0 <= int(number) < size else None
-
-    sentencepiece = spelling == "sentencepiece"
-    bos = token_id("bos", 1 if sentencepiece else None)
-    eos = token_id("eos", 2 if sentencepiece else None)
-    roles = [bos, *(token_id(role) for role in ("padding", "eot", "eom")), eos]
-    control = {i for i, t in enumerate(types) if t in (CONTROL, UNKNOWN)} | {
-        i for i in roles if i is not None
-    }
-    user_defined = {i for i, t in enumerate(types) if t == USER_DEFINED} - control
-
-    add_bos = sentencepiece
-    prefix_space = sentencepiece and bool(value("add_space_prefix", True))
-    if sentencepiece:
-        mergeable = [i for i, t in enumerate(types) if t in (NORMAL, USER_DEFINED)]
-        scores = value("scores")
-        merges = _merges(value("merges")) or merges_from_scores(tokens, scores, mergeable)
-        backend = _sentencepiece_backend(tokens, merges, prefix_space, token_id("unknown", 0))
+def _pre_tokenizer(fields: Fields, size: int) -> str:
+    """The file's name for its pre-tokenizer, or the best guess for files from before it was written down."""
+    name = fields.get("pre")
+    if name is not None and not isinstance(name, str):
+        raise fields.wrong("pre", name, "a name")
+    if name not in (None, "", "default"):
+        return str(name)
+    architecture = fields.values.get("general.architecture")
+    if architecture in ("qwen2", "qwen3"):
+        guess, sure = "qwen2", True
+    elif architecture == "llama" and size == LLAMA3_TOKENS:
+        guess, sure = "llama-bpe", True
     else:
-        pipeline = byte_pipeline(str(value("pre", "default")))
-        add_bos = pipeline.add_bos
-        backend = _bpe(tokens, _merges(value("merges")), ignore_merges=pipeline.ignore_merges)
-        if pipeline.normalizer is not None:
-            backend.normalizer = pipeline.normalizer
-        backend.pre_tokenizer = pipeline.pre_tokenizer
-        backend.decoder = decoders.ByteLevel()
-    backend.add_special_tokens([AddedToken(tokens[i], normalized=False) for i in sorted(control)])
-    backend.add_tokens([AddedToken(tokens[i], normalized=False) for i in sorted(user_defined)])
-
-    special = frozenset(control)
-    add_bos, add_eos = bool(value("add_bos_token", add_bos)), bool(value("add_eos_token", False))
-    named_ids = {name: token_id(role) for name, role in _ROLES.items()} | {"bos_token": bos, "eos_token": eos}
-    return backend, Vocabulary(
-        tokens=tokens,
-        padded_size=len(listed),
-        spelling=spelling,
-        special=special,
-        added=special | user_defined,
-        eos_ids=end_ids(tokens, special, roles[2:]),
-        bos_id=bos,
-        eos_id=eos,
-        prefix=(bos,) if add_bos and bos is not None else (),
-        suffix=(eos,) if add_eos and eos is not None else (),
-        prefix_space=prefix_space,
-        named={name: tokens[i] for name, i in named_ids.items() if i is not None},
-        chat_templates={
-            key[len(_TEMPLATE) + 1 :] or "default": str(metadata[key])
-            for key in metadata
-            if key == _TEMPLATE or key.startswith(_TEMPLATE + ".")
-        },
+        guess, sure = "gpt-2", False
+    log.warning(
+        "%s does not say how words are cut (tokenizer.ggml.pre is missing, as in files of before May 2024); "
+        "taking %r%s. Convert or download the model again",
+        fields.where,
+        guess,
+        ", as the model's family does" if sure else ", WHICH MAY BE WRONG: answers may be much worse",
     )
+    return guess
+
+
+# The vocabulary with its merges.
 
 
 def merges_from_scores(
@@ -166,6 +222,10 @@ def merges_from_scores(
     merges = []
     for token_id in sorted(mergeable, key=lambda i: (-scores[i], i)):
         token = tokens[token_id]
+        if len(token) > LONGEST_TOKEN:
+            raise ModelError(
+                f"token {token_id} has {len(token)} characters, at most {LONGEST_TOKEN} can be merged"
+            )
         splits = [(token[:cut], token[cut:]) for cut in range(1, len(token))]
         known = [pair for pair in splits if pair[0] in ids and pair[1] in ids]
         merges += sorted(known, key=lambda pair: (ids[pair[0]], ids[pair[1]]))
@@ -183,12 +243,23 @@ def _by_token(tokens: Sequence[str]) -> dict[str, int]:
     return {token: i for i, token in enumerate(tokens)}
 
 
-def _merges(lines: Sequence[str] | None) -> list[tuple[str, str]]:
-    pairs = [tuple(str(line).split(" ")) for line in (lines if lines is not None else ())]
+def _merges(fields: Fields) -> list[tuple[str, str]]:
+    pairs = [tuple(line.split(" ")) for line in _strings(fields, "merges")]
     wrong = next((pair for pair in pairs if len(pair) != 2), None)
     if wrong is not None:
-        raise ModelError(f"tokenizer.ggml.merges has an entry of {len(wrong)} parts: {' '.join(wrong)!r}")
+        raise ModelError(
+            f"{fields.where}: tokenizer.ggml.merges has an entry of {len(wrong)} parts: {shown(' '.join(wrong))}"
+        )
     return cast("list[tuple[str, str]]", pairs)
+
+
+def _byte_level_backend(tokens: Sequence[str], merges: list[tuple[str, str]], pipeline: BytePipeline) -> Any:
+    backend = _bpe(tokens, merges, ignore_merges=pipeline.ignore_merges)
+    if pipeline.normalizer is not None:
+        backend.normalizer = pipeline.normalizer
+    backend.pre_tokenizer = pipeline.pre_tokenizer
+    backend.decoder = decoders.ByteLevel()
+    return backend
 
 
 def _sentencepiece_backend(

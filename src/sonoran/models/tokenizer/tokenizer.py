@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from tokenizers import AddedToken
+
 from sonoran.errors import ConfigError
-from sonoran.models.tokenizer.chat import render_chat
+from sonoran.models.tokenizer.chat import Markers, holds, render_chat, unused_character
 from sonoran.models.tokenizer.detokenizer import Detokenizer
 from sonoran.models.tokenizer.directory_source import from_directory
 from sonoran.models.tokenizer.gguf_source import from_gguf
-from sonoran.models.tokenizer.vocabulary import Vocabulary, token_bytes
+from sonoran.models.tokenizer.vocabulary import Vocabulary, is_marker, token_bytes
+from sonoran.models.untrusted import refusing
+
+log = logging.getLogger(__name__)
 
 
 class TokenizerSource(Protocol):
     """What an open model offers: the metadata of its GGUF file, or its directory."""
+
+    @property
+    def path(self) -> Path: ...
 
     @property
     def metadata(self) -> Mapping[str, Any]: ...
@@ -33,23 +42,35 @@ class Tokenizer:
         self._backend = backend
         self._vocabulary = vocabulary
         self._bytes: list[bytes | None] = [None] * len(vocabulary.tokens)
+        self._markers = Markers(
+            vocabulary.tokens[i]
+            for i in vocabulary.added
+            if i in vocabulary.special or is_marker(vocabulary.tokens[i])
+        )
+        self._plain: tuple[str, Any, dict[int, int]] | None = None  # see _without_markers
+        self._warned = False
 
     @classmethod
     def from_model(cls, model: TokenizerSource) -> Tokenizer:
         """Build the tokenizer of an open model; raises ModelError when it has none that we know."""
         if model.directory is not None:
             return cls.from_directory(model.directory)
-        return cls.from_gguf(model.metadata)
+        return cls.from_gguf(model.metadata, str(model.path))
 
     @classmethod
-    def from_gguf(cls, metadata: Mapping[str, Any]) -> Tokenizer:
-        """Build from the metadata of a GGUF file; raises ModelError when it has no tokenizer that we know."""
-        return cls(*from_gguf(metadata))
+    def from_gguf(cls, metadata: Mapping[str, Any], where: str = "the file") -> Tokenizer:
+        """Build from the metadata of the GGUF file ``where``.
+
+        Raises ModelError when it has no tokenizer that we know.
+        """
+        with refusing(where):
+            return cls(*from_gguf(metadata, where))
 
     @classmethod
     def from_directory(cls, directory: Path | str) -> Tokenizer:
         """Build from the tokenizer.json of a model directory and the configurations beside it."""
-        return cls(*from_directory(Path(directory)))
+        with refusing(directory):
+            return cls(*from_directory(Path(directory)))
 
     @property
     def vocab_size(self) -> int:
@@ -90,19 +111,24 @@ class Tokenizer:
         """Token ids of a text. Special tokens written in the text are recognised.
 
         ``add_special_tokens`` adds what the model expects around a text, such as a beginning-of-sequence
-        token.
+        token. A text that begins with it already keeps the one it has, and that is warned about once.
         Raises ConfigError for text that is not valid Unicode (a lone surrogate).
         """
-        try:
-            text.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise ConfigError(
-                f"the text is not valid Unicode: lone surrogate {text[error.start]!r} at index {error.start}"
-            ) from error
+        _check_unicode(text)
         ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
-        if add_special_tokens:
-            return [*self._vocabulary.prefix, *ids, *self._vocabulary.suffix]
-        return ids
+        if not add_special_tokens:
+            return ids
+        prefix = list(self._vocabulary.prefix)
+        if prefix and ids[: len(prefix)] == prefix:
+            if not self._warned:
+                self._warned = True
+                log.warning(
+                    "the text begins with %s, which is added to every text: it is not doubled. "
+                    "Give a rendered chat to chat(), or its token ids to generate()",
+                    self._vocabulary.tokens[prefix[0]],
+                )
+            prefix = []
+        return [*prefix, *ids, *self._vocabulary.suffix]
 
     def render_chat(
         self,
@@ -111,14 +137,12 @@ class Tokenizer:
         add_generation_prompt: bool = True,
         template_kwargs: Mapping[str, Any] | None = None,
     ) -> str:
-        """The text that the model's chat template makes of a conversation; see ``encode_chat``."""
-        templates = self._vocabulary.chat_templates
-        if not templates:
-            raise ConfigError("the model has no chat template; give it plain text, or use an instruct model")
-        name = "tool_use" if tools and "tool_use" in templates else "default"
-        template = templates.get(name) or next(iter(templates.values()))
+        """The text that the model's chat template makes of a conversation; see ``encode_chat``.
+
+        A text cannot tell the template's special tokens from the same characters in a message; ids can.
+        """
         variables = {**self._vocabulary.named, **(template_kwargs or {})}
-        return render_chat(template, messages, tools, add_generation_prompt, variables)
+        return render_chat(self._template(tools), messages, tools, add_generation_prompt, variables)
 
     def encode_chat(
         self,
@@ -126,15 +150,87 @@ class Tokenizer:
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
         template_kwargs: Mapping[str, Any] | None = None,
+        allow_special_tokens: bool = False,
     ) -> list[int]:
         """Token ids of a conversation ``[{"role": ..., "content": ...}]`` under the model's template.
 
         ``tools`` are function descriptions in the OpenAI format, ``template_kwargs`` further variables of the
-        template. The template writes its own special tokens; none are added. Raises ConfigError when the
-        model has no template or the template refuses the messages.
+        template. The template writes its own special tokens; none are added. Special tokens that are spelled out
+        in messages and tools stay text, so that a message cannot end its turn and forge another one;
+        ``allow_special_tokens`` lets them count, as in Hugging Face's tokenizers.
+        Raises ConfigError when the model has no template or the template refuses the messages, ModelError when
+        the template is not valid or never ends.
         """
+        if not allow_special_tokens:
+            try:
+                mark = unused_character([messages, tools, self._template(tools)])
+                guarded = self._markers.guard(messages, mark), self._markers.guard(tools, mark)
+            except RecursionError as error:
+                raise ConfigError("the messages are nested too deeply") from error
+            if holds(guarded, mark):
+                text = self.render_chat(*guarded, add_generation_prompt, template_kwargs)
+                return self._encode_guarded(text, mark)
         text = self.render_chat(messages, tools, add_generation_prompt, template_kwargs)
         return self.encode(text, add_special_tokens=False)
+
+    def encode_prompt(self, text: str, *, system: str | None = None, chat: bool | None = None) -> list[int]:
+        """Token ids of a user's prompt: as a chat if the model has a template, else as the bare text.
+
+        ``chat`` True or False decides it; ``system`` is a message before the prompt. Raises ConfigError for a system
+        message without a chat, and what ``encode_chat`` raises.
+        """
+        if not (self.has_chat_template if chat is None else chat):
+            if system is None:
+                return self.encode(text)
+            why = "the model has no chat template" if chat is None else "the prompt is not encoded as a chat"
+            raise ConfigError(
+                f"a system message needs a chat, and {why}; use an instruct model, or leave it out"
+            )
+        messages = [] if system is None else [{"role": "system", "content": system}]
+        return self.encode_chat([*messages, {"role": "user", "content": text}])
+
+    def _template(self, tools: Sequence[Mapping[str, Any]] | None) -> str:
+        templates = self._vocabulary.chat_templates
+        if not templates:
+            raise ConfigError("the model has no chat template; give it plain text, or use an instruct model")
+        name = "tool_use" if tools and "tool_use" in templates else "default"
+        return templates.get(name) or next(iter(templates.values()))
+
+    def _encode_guarded(self, text: str, mark: str) -> list[int]:
+        """Ids of a text in which markers with ``mark`` inside are plain text."""
+        _check_unicode(text)
+        text = text.replace(json.dumps(mark)[1:-1], mark)
+        added = self._backend.get_added_tokens_decoder().values()
+        strips = {token.content: (token.lstrip, token.rstrip) for token in added}
+        joined, markers, end, rstrip = "", [], 0, False
+        for begin, after in self._markers.find(text):
+            piece, marker = text[end:begin], text[begin:after]
+            piece = piece.lstrip() if rstrip else piece
+            lstrip, rstrip = strips.get(marker, (False, False))
+            joined += (piece.rstrip() if lstrip else piece).replace(mark, "") + mark
+            markers.append(self._backend.token_to_id(marker))
+            end = after
+        rest = text[end:].lstrip() if rstrip else text[end:]
+        backend, originals = self._without_markers(mark)
+        anchor, following = backend.token_to_id(mark), iter(markers)
+        ids = backend.encode(joined + rest.replace(mark, ""), add_special_tokens=False).ids
+        return [next(following) if i == anchor else originals.get(i, i) for i in ids]
+
+    def _without_markers(self, mark: str) -> tuple[Any, dict[int, int]]:
+        """The backend without tokens that mark turns, and with ``mark`` as a token: it stands where one was.
+
+        The other added tokens close the gaps that the missing ones leave; the mapping gives their own ids.
+        """
+        if self._plain is None or self._plain[0] != mark:
+            state = json.loads(self._backend.to_str())
+            state["added_tokens"] = [
+                t for t in state["added_tokens"] if t["content"] not in self._markers.tokens
+            ]
+            backend = type(self._backend).from_str(json.dumps(state))
+            backend.add_special_tokens([AddedToken(mark, normalized=False)])
+            originals = {backend.token_to_id(t["content"]): t["id"] for t in state["added_tokens"]}
+            self._plain = (mark, backend, originals)
+        return self._plain[1:]
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = True, continuation: bool = False) -> str:
         """Text of token ids; incomplete or invalid bytes become U+FFFD, padding ids nothing.
@@ -183,3 +279,12 @@ class Tokenizer:
         """SHA-256 (hexadecimal) over token strings and special tokens; compatible ones have the same."""
         content = json.dumps([self.token_strings(), self.special_tokens()], ensure_ascii=True)
         return hashlib.sha256(content.encode()).hexdigest()
+
+
+def _check_unicode(text: str) -> None:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ConfigError(
+            f"the text is not valid Unicode: lone surrogate {text[error.start]!r} at index {error.start}"
+        ) from error

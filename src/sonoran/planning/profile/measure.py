@@ -2,134 +2,30 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import Protocol
 
-import numpy as np
-import zmq
-
-from sonoran.backends.base import Backend, Rows
-from sonoran.backends.load import Loaded
-from sonoran.engine.core import EngineCore
+from sonoran.backends.base import Backend
+from sonoran.backends.load import Loaded, Role
 from sonoran.engine.sequence import TextTokens
 from sonoran.errors import ConfigError
-from sonoran.models.config import ModelConfig
-from sonoran.planning.profile.passes import Clock, Progress, TimedModel, blocks_needed, measure_passes
-from sonoran.planning.profile.profile import (
-    Acceptance,
-    Cores,
-    PassCurve,
-    Profile,
-    ProfileKey,
-    Role,
-    SamplingTime,
-    Timing,
+from sonoran.planning.profile.acceptance import Acceptance
+from sonoran.planning.profile.overheads import measure_host, measure_message
+from sonoran.planning.profile.passes import (
+    BudgetProgress,
+    Clock,
+    TimedModel,
+    blocks_needed,
+    measure_passes,
 )
+from sonoran.planning.profile.profile import Cores, PassCurve, Profile, ProfileKey, SamplingTime, Timing
 from sonoran.planning.profile.reading import read_along
-from sonoran.sampling.params import SamplingParams
-from sonoran.ssd.messages import (
-    Answer,
-    Item,
-    Speculate,
-    Speculations,
-    decode_to_client,
-    decode_to_worker,
-    encode,
-)
-from sonoran.types import FloatArray, IntArray
 
 BLOCK_SIZE = 16
-
-ROUNDS = 60
-_PROMPT = [0]
-
-
-class InstantBackend:
-    """A backend that computes nothing and always wants token 1: whatever time a round takes is the engine's."""
-
-    def __init__(self, config: ModelConfig) -> None:
-        self.config, self.block_size = config, BLOCK_SIZE
-        self.num_blocks = -(-(ROUNDS + 2 + len(_PROMPT)) // BLOCK_SIZE) + 1
-        self._logits = np.zeros((1, config.vocab_size), np.float32)
-        self._logits[0, 1] = 1.0
-
-    def forward(self, rows: Rows) -> FloatArray:
-        """Return the same row for all that want logits, without copying it."""
-        shape = (int(np.count_nonzero(rows.wants_logits)), self.config.vocab_size)
-        return np.broadcast_to(self._logits, shape)
-
-    def copy_block(self, source: int, destination: int) -> None:
-        """Do nothing: there is no memory."""
-
-    def restrict_output(self, token_ids: IntArray) -> None:
-        """Do nothing: logits cost nothing."""
-
-    def close(self) -> None:
-        """Do nothing."""
-
-
-def measure_host(config: ModelConfig, tokenizer: TextTokens, clock: Clock = time.perf_counter) -> Timing:
-    """Return the engine's own milliseconds per round: scheduling, KV tables, stop rules, text.
-
-    Sampling is not part of it; ``read_along`` measures that with real logits.
-    """
-    core = EngineCore(InstantBackend(config), tokenizer, max_num_seqs=1, prefix_caching=False)
-    params = SamplingParams(temperature=0.0, max_tokens=ROUNDS, ignore_eos=True)
-    core.add(core.prepare("calibration", _PROMPT, params))
-    taken = []
-    while core.busy:
-        sampled, begin = core.stats.times.sampling, clock()
-        core.step()
-        taken.append(1e3 * (clock() - begin - (core.stats.times.sampling - sampled)))
-    core.close()
-    return Timing.of([max(0.0, ms) for ms in taken[ROUNDS // 4 :]])
-
-
-def measure_message(rounds: int = 200, k: int = 4, clock: Clock = time.perf_counter) -> Timing:
-    """Return the milliseconds of one question to a draft worker and its answer, encoding included.
-
-    A thread answers in the worker's place over the same kind of socket, at once.
-    """
-    question = Speculate(1, [Item(0, 0, k, [1] * (k + 1), k, k)])
-    answer = Speculations(1, [Answer(0, 0, True, "primary", [1] * k, [], [1] * (k + 1))], 0.0, 0.0)
-    folder = Path(tempfile.mkdtemp(prefix="sonoran-calibrate-"))
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    worker, client = context.socket(zmq.ROUTER), context.socket(zmq.DEALER)
-    try:
-        address = f"ipc://{folder / 'echo.sock'}"
-        worker.bind(address)
-        client.connect(address)
-        thread = threading.Thread(target=_answer, args=(worker, encode(answer), rounds), daemon=True)
-        thread.start()
-        taken = []
-        for _ in range(rounds):
-            begin = clock()
-            client.send(encode(question))
-            decode_to_client(client.recv())
-            taken.append(1e3 * (clock() - begin))
-        thread.join()
-        return Timing.of(taken[rounds // 10 :])
-    finally:
-        client.close(0)
-        worker.close(0)
-        context.term()
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _answer(worker: zmq.Socket[bytes], reply: bytes, rounds: int) -> None:
-    for _ in range(rounds):
-        name, data = worker.recv_multipart()
-        decode_to_worker(data)
-        worker.send_multipart([name, reply])
-
 
 READING_SHARE = 0.4
 """Of the time that is left after loading; the rest goes to passes."""
@@ -158,9 +54,9 @@ class Settings:
             raise ConfigError(f"temperatures must be >= 0, got {list(self.temperatures)}")
 
 
-def quick_settings(seconds: float = 2.0, temperature: float = 0.0) -> Settings:
+def quick_settings() -> Settings:
     """Return settings for a first guess: few rows, a short context, short texts."""
-    return Settings(seconds, (1, 2, 4, 8), (128,), (temperature,), max_tokens=24, max_prompt=64, quick=True)
+    return Settings(2.0, (1, 2, 4, 8), (128,), (0.0,), max_tokens=24, max_prompt=64, quick=True)
 
 
 class Loader(Protocol):
@@ -184,7 +80,7 @@ def measure(
     *,
     prompts_name: str = "",
     clock: Clock = time.perf_counter,
-    progress: Progress | None = None,
+    progress: BudgetProgress | None = None,
 ) -> Profile:
     """Measure everything that a profile holds. Raises ConfigError, ModelError.
 
@@ -205,6 +101,7 @@ def measure(
     stages = 1 + 2 * len(splits)
     with ExitStack() as stack:
         models, see = _load(load, cores, cores, draft, kept, wanted, stack, tell)
+        config = models["target"][0].backend.config
         if draft:
             # Loading the other placements will take as long as loading this one did.
             left = READING_SHARE * max(0.4 * wanted.seconds, wanted.seconds - (clock() - begin) * stages)
@@ -234,9 +131,6 @@ def measure(
             share = 2.0 * max(0.0, wanted.seconds - (clock() - begin)) / (stages - done)
             where = f"cores {_text(target_cores)} | {_text(draft_cores)}"
             passes += _passes(models, wanted, True, share, clock, tell, where)
-            config = models["target"][0].backend.config
-    if not splits:
-        config = models["target"][0].backend.config
     host = measure_host(config, tokenizer, clock)
     message = measure_message(clock=clock) if splits else Timing(0.0)
     return Profile(
@@ -253,13 +147,13 @@ def measure(
     )
 
 
-Models = dict[Role, tuple[TimedModel, Cores]]
+_Models = dict[Role, tuple[TimedModel, Cores]]
 
 
 class _Telling:
     """Progress as a share of the budget's seconds; what runs over stays just below the end."""
 
-    def __init__(self, progress: Progress | None, seconds: float, begin: float, clock: Clock) -> None:
+    def __init__(self, progress: BudgetProgress | None, seconds: float, begin: float, clock: Clock) -> None:
         self._progress, self._seconds, self._begin, self._clock = progress, seconds, begin, clock
 
     def say(self, what: str) -> None:
@@ -279,19 +173,19 @@ def _load(
     settings: Settings,
     stack: ExitStack,
     tell: _Telling,
-) -> tuple[Models, Callable[[Sequence[int]], object] | None]:
+) -> tuple[_Models, Callable[[Sequence[int]], object] | None]:
     blocks = blocks_needed(settings.contexts, max(settings.rows), BLOCK_SIZE)
     texts = sum(-(-(len(prompt) + settings.max_tokens) // BLOCK_SIZE) for prompt in prompts)
-    models: Models = {}
+    models: _Models = {}
     see = None
-    for role, cores in (("target", target_cores), ("draft", draft_cores)):
-        if role == "draft" and not draft:
-            continue
+    placed: list[tuple[Role, Cores]] = [("target", target_cores)]
+    if draft:
+        placed.append(("draft", draft_cores))
+    for role, cores in placed:
         tell.say(f"loading the {role} on cores {_text(cores)}")
-        which: Role = "target" if role == "target" else "draft"
-        loaded = load(which, cores, max(blocks, texts))
+        loaded = load(role, cores, max(blocks, texts))
         stack.callback(loaded.backend.close)
-        models[which] = _timed(loaded.backend, settings), cores
+        models[role] = _timed(loaded.backend, settings), cores
         see = loaded.vocabulary.add if loaded.vocabulary is not None else None
     return models, see
 
@@ -301,7 +195,7 @@ def _timed(backend: Backend, settings: Settings) -> TimedModel:
 
 
 def _passes(
-    models: Models,
+    models: _Models,
     settings: Settings,
     beside: bool,
     seconds: float,

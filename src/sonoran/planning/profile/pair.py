@@ -49,12 +49,6 @@ class Pair:
             draft_vocab=key.draft_vocab,
         )
 
-    def encode(self, texts: list[str]) -> list[list[int]]:
-        """Return token ids of prompts, as chats if the target has a template."""
-        if self.tokenizer.has_chat_template:
-            return [self.tokenizer.encode_chat([{"role": "user", "content": text}]) for text in texts]
-        return [self.tokenizer.encode(text) for text in texts]
-
 
 def open_pair(
     target: str | Path,

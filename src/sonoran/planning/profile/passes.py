@@ -10,12 +10,13 @@ from contextlib import contextmanager
 import numpy as np
 
 from sonoran.backends.base import Backend, Rows
+from sonoran.backends.load import Role
 from sonoran.errors import ConfigError, SonoranError
-from sonoran.planning.profile.profile import Cores, PassCurve, PassPoint, Role, Timing
+from sonoran.planning.profile.profile import Cores, PassCurve, PassPoint, Timing
 from sonoran.types import IntArray
 
 Clock = Callable[[], float]
-Progress = Callable[[str, float], None]
+BudgetProgress = Callable[[str, float], None]
 """Called with what is being measured and the share of all work that is done, 0 to 1."""
 
 MIN_ROUNDS = 2
@@ -80,9 +81,13 @@ class TimedModel:
             raise failed[0]
 
     def _rows(self, ids: IntArray, start: int) -> Rows:
-        positions = np.arange(start, start + len(ids), dtype=np.int32)
-        zeros = np.zeros(len(ids), np.int32)
-        return Rows.trunk(ids, positions, zeros, self._table, self.backend.block_size, zeros + 1)
+        return one_sequence(ids, start, self._table, self.backend.block_size, np.ones(len(ids), np.int32))
+
+
+def one_sequence(ids: IntArray, start: int, table: IntArray, block_size: int, wants: IntArray) -> Rows:
+    """Return rows of the only sequence in memory: ``ids`` from position ``start`` on; ``wants`` marks logits."""
+    positions = np.arange(start, start + len(ids), dtype=np.int32)
+    return Rows.trunk(ids, positions, np.zeros(len(ids), np.int32), table, block_size, wants)
 
 
 def blocks_needed(contexts: Sequence[int], max_rows: int, block_size: int) -> int:

@@ -2,49 +2,29 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
-from sonoran.errors import PlanError, nearest
-from sonoran.planning.profile.predict import DEFAULT_BUDGETS, Prediction, Workload, nearest_acceptance
+from sonoran.planning.drawing import BLUE, MUTED, RUST, SLATE, TEAL, VIOLET, Form, draw
+from sonoran.planning.profile.placement import Workload, nearest_acceptance
+from sonoran.planning.profile.predict import DEFAULT_BUDGETS, Prediction
 from sonoran.planning.profile.profile import Profile
 from sonoran.planning.profile.replay import replay_budget, replay_lengths
-from sonoran.planning.rounds.plan import Mode
+from sonoran.planning.rounds.plan import RoundMode
+from sonoran.theory.distributions import length_distribution
 from sonoran.theory.speedup import hit_rate_limit
 
-INK, MUTED, GRID = "#1f2430", "#6b7280", "#e5e7eb"
-COLOURS = {"ar": MUTED, "sd": "#2563a8", "ssd": "#c2410c"}
-SHADES = ("#2563a8", "#c2410c", "#0f766e", "#7c3aed", "#b45309", "#7c8794")
+COLOURS = {"ar": MUTED, "sd": BLUE, "ssd": RUST}
+SHADES = (BLUE, RUST, TEAL, VIOLET, "#b45309", SLATE)
 HISTOGRAM_K = 6
 
 
 def render_plot(
-    profile: Profile,
-    workload: Workload,
-    predictions: Sequence[Prediction],
-    form: Literal["svg", "png"] = "svg",
+    profile: Profile, workload: Workload, predictions: Sequence[Prediction], form: Form = "svg"
 ) -> bytes:
-    """Draw a profile and the predictions of one workload; return the file's bytes.
+    """Draw a profile and the predictions of one workload; return the file's bytes. Raises PlanError (``draw``)."""
 
-    Raises PlanError when matplotlib is missing or ``form`` is neither svg nor png.
-    """
-    if form not in ("svg", "png"):
-        raise PlanError(f"unknown plot format {form!r}{nearest(str(form), ('svg', 'png'))}")
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise PlanError("plots need matplotlib; install it with: pip install 'sonoran[plot]'") from None
-    style: Any = {
-        "font.size": 9.5, "axes.edgecolor": MUTED, "axes.labelcolor": INK, "text.color": INK,
-        "xtick.color": MUTED, "ytick.color": MUTED, "axes.spines.top": False, "axes.spines.right": False,
-        "svg.hashsalt": "sonoran", "axes.titlesize": 10.5, "axes.titleweight": "bold", "axes.titlelocation": "left",
-        "axes.grid": True, "grid.color": GRID, "grid.linewidth": 0.7, "axes.axisbelow": True,
-        "legend.frameon": False, "legend.fontsize": 8.5,
-    }  # fmt: skip
-    with matplotlib.rc_context(style):
-        figure = Figure(figsize=(12, 8.4), layout="constrained")
+    def paint(figure: Any) -> None:
         axes = figure.subplots(2, 2)
         _speed(axes[0][0], predictions)
         _passes(axes[0][1], profile)
@@ -55,13 +35,11 @@ def render_plot(
             f"{workload.temperature:g}",
             ha="left", x=0.01, fontsize=11,
         )  # fmt: skip
-        buffer = io.BytesIO()
-        metadata = {"Date": None} if form == "svg" else None
-        figure.savefig(buffer, format=form, dpi=150, metadata=metadata, facecolor="white")
-    return buffer.getvalue()
+
+    return draw(paint, (12, 8.4), form)
 
 
-def best_by_k(predictions: Sequence[Prediction], mode: Mode) -> list[tuple[int, float]]:
+def best_by_k(predictions: Sequence[Prediction], mode: RoundMode) -> list[tuple[int, float]]:
     """Return (K, tokens per second) of the best configuration of a mode for each K."""
     best: dict[int, float] = {}
     for p in predictions:
@@ -85,7 +63,7 @@ def hit_rates(profile: Profile, workload: Workload, k: int) -> list[tuple[int, f
 def _speed(axes: Any, predictions: Sequence[Prediction]) -> None:
     plain = max((p.tokens_per_s for p in predictions if p.mode == "ar"), default=0.0)
     axes.axhline(plain, color=MUTED, lw=1.4, ls=(0, (4, 3)), label="AR")
-    modes: tuple[Mode, Mode] = ("sd", "ssd")
+    modes: tuple[RoundMode, RoundMode] = ("sd", "ssd")
     for mode in modes:
         points = best_by_k(predictions, mode)
         if points:
@@ -118,7 +96,7 @@ def _passes(axes: Any, profile: Profile) -> None:
 
 def _hits(axes: Any, profile: Profile, workload: Workload) -> None:
     acceptance = nearest_acceptance(profile, workload)
-    longest = max((len(t.rejected) for t in acceptance.traces), default=0) if acceptance else 0
+    longest = acceptance.longest if acceptance else 0
     for index, k in enumerate(k for k in (2, 4, 6) if k < longest):
         points = hit_rates(profile, workload, k)
         axes.plot(*zip(*points, strict=True), "o-", ms=4, lw=1.8, color=SHADES[index], label=f"K = {k}")
@@ -139,13 +117,18 @@ def _lengths(axes: Any, profile: Profile, workload: Workload) -> None:
     acceptance = nearest_acceptance(profile, workload)
     if acceptance is None:
         return
-    longest = max(len(trace.rejected) for trace in acceptance.traces)
-    k = min(HISTOGRAM_K, longest - 1)
+    k = min(HISTOGRAM_K, acceptance.longest - 1)
     if k < 1:
         return
     counts = replay_lengths(acceptance, k)
     a = acceptance.rate
     axes.bar(range(k + 1), [c / sum(counts) for c in counts], color=SHADES[0], alpha=0.75, label="measured")
-    law = [a**i * (1.0 - a) for i in range(k)] + [a**k]
-    axes.plot(range(k + 1), law, "o--", ms=4, color=SHADES[1], label=f"geometric, a = {a:.2f}")
+    axes.plot(
+        range(k + 1),
+        length_distribution([a], k),
+        "o--",
+        ms=4,
+        color=SHADES[1],
+        label=f"geometric, a = {a:.2f}",
+    )
     axes.legend()

@@ -9,110 +9,17 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import statistics
-import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
-import numpy as np
 
+from sonoran.backends.load import Role
 from sonoran.errors import PlanError
-from sonoran.models.cache import cache_dir
-from sonoran.theory.distributions import Floats, concave_majorant
+from sonoran.planning.profile.acceptance import Acceptance
 from sonoran.theory.latency import LatencyCurve
-
-DEEPEST = 64
-CANDIDATES = 8
-"""Candidates of a position whose chances are kept."""
-
-Chances = tuple[tuple[float, ...], ...]
-Verification = Literal["coupled", "rejection"]
-
-
-@dataclass(frozen=True, slots=True)
-class Trace:
-    """One text. Raises PlanError for ranks that cannot be."""
-
-    rejected: tuple[int, ...]
-    free: tuple[int, ...]
-    chances: Chances = ()
-    free_chances: Chances = ()
-
-    def __post_init__(self) -> None:
-        if len(self.rejected) != len(self.free):
-            raise PlanError(
-                f"a trace has {len(self.rejected)} and {len(self.free)} positions; they must agree"
-            )
-        if any(len(kept) not in (0, len(self.free)) for kept in (self.chances, self.free_chances)):
-            raise PlanError("a trace keeps the chances of all its positions, or of none")
-        if any(not 0 <= rank <= DEEPEST + 1 for rank in self.rejected):
-            raise PlanError(f"ranks after a rejection lie from 0 (accepted) to {DEEPEST + 1}")
-        if any(not 1 <= rank <= DEEPEST + 1 for rank in self.free):
-            raise PlanError(f"ranks of the bonus token lie from 1 to {DEEPEST + 1}")
-
-
-@dataclass(frozen=True, slots=True)
-class Acceptance:
-    """Traces under one verification rule and temperature; perplexities of the text under both models."""
-
-    verification: Verification
-    temperature: float
-    traces: tuple[Trace, ...]
-    target_perplexity: float | None = None
-    draft_perplexity: float | None = None
-
-    def __post_init__(self) -> None:
-        if not any(len(trace.rejected) for trace in self.traces):
-            raise PlanError("acceptance needs at least one position")
-
-    @property
-    def has_chances(self) -> bool:
-        """Whether the draft's confidence is known everywhere."""
-        return all(len(trace.chances) == len(trace.free_chances) == len(trace.free) for trace in self.traces)
-
-    @property
-    def positions(self) -> int:
-        """Return how many positions were looked at."""
-        return sum(len(trace.rejected) for trace in self.traces)
-
-    @property
-    def rate(self) -> float:
-        """Return the share of positions where the draft's token was accepted."""
-        return sum(trace.rejected.count(0) for trace in self.traces) / self.positions
-
-    @property
-    def standard_error(self) -> float:
-        """Return the standard error of ``rate``, from how much texts differ; binomial for a single text."""
-        n, rate = self.positions, self.rate
-        if len(self.traces) < 2:
-            return math.sqrt(rate * (1.0 - rate) / n)
-        sizes = np.array([len(trace.rejected) for trace in self.traces], float)
-        passed = np.array([trace.rejected.count(0) for trace in self.traces], float)
-        # Ratio estimator over clusters: texts are drawn, positions inside a text resemble each other.
-        residual = passed - rate * sizes
-        variance = float((residual**2).sum()) * len(sizes) / (len(sizes) - 1)
-        return math.sqrt(variance) / n
-
-    @property
-    def rejected_cdf(self) -> Floats:
-        """Return h(F) after a rejection, F = 0..DEEPEST, made concave."""
-        return _cdf([rank for trace in self.traces for rank in trace.rejected if rank])
-
-    @property
-    def free_cdf(self) -> Floats:
-        """Return h(F) where nothing was sent, F = 0..DEEPEST, made concave."""
-        return _cdf([rank for trace in self.traces for rank in trace.free])
-
-
-def _cdf(ranks: list[int]) -> Floats:
-    counts = np.bincount(np.asarray(ranks, np.int64), minlength=DEEPEST + 2)[: DEEPEST + 1].astype(np.float64)
-    counts[0] = 0.0
-    return concave_majorant(np.cumsum(counts) / max(1, len(ranks)))
-
 
 VERSION = 3
 NOISY_SPREAD = 0.10
@@ -122,8 +29,8 @@ NOISY_INVERSION = 0.30
 """Nor when a pass of fewer rows took that much longer than one of more rows."""
 
 WAKE_UP_MS = 2.0
+"""What threads that slept may take to wake up."""
 
-Role = Literal["target", "draft"]
 Cores = tuple[int, ...]
 
 
@@ -177,13 +84,18 @@ class Timing:
     @classmethod
     def of(cls, milliseconds: Sequence[float]) -> Timing:
         """Summarise at least one measurement. Raises PlanError for none."""
-        if not milliseconds:
-            raise PlanError("nothing was measured")
-        median, spread = statistics.median(milliseconds), 0.0
-        if len(milliseconds) > 1 and median > 0.0:
-            first, _, third = statistics.quantiles(milliseconds, n=4, method="inclusive")
-            spread = (third - first) / median
-        return cls(median, spread, len(milliseconds))
+        return cls(*median_and_spread(milliseconds), len(milliseconds))
+
+
+def median_and_spread(values: Sequence[float]) -> tuple[float, float]:
+    """Return the median, and the interquartile range / median (0 for one value). Raises PlanError for no values."""
+    if not values:
+        raise PlanError("nothing was measured")
+    median = statistics.median(values)
+    if len(values) < 2 or median <= 0.0:
+        return median, 0.0
+    first, _, third = statistics.quantiles(values, n=4, method="inclusive")
+    return median, (third - first) / median
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,8 +155,11 @@ class SamplingTime:
 
 
 @dataclass(frozen=True, slots=True)
-class Verified:
-    """A configuration that was run after it had been predicted; tokens per second of the whole batch."""
+class Measured:
+    """A configuration that was run after it had been predicted; tokens per second of the whole batch.
+
+    ``spread`` is (fastest - slowest) / median of its runs.
+    """
 
     label: str
     predicted: float
@@ -270,7 +185,7 @@ class Profile:
     sampling: tuple[SamplingTime, ...] = ()
     message: Timing = field(default_factory=lambda: Timing(0.0))
     host: Timing = field(default_factory=lambda: Timing(0.0))  # per round, beyond passes and sampling
-    verified: tuple[Verified, ...] = ()
+    measured: tuple[Measured, ...] = ()
     elapsed_s: float = 0.0
     quick: bool = False
     prompts: str = ""
@@ -287,8 +202,7 @@ class Profile:
     @property
     def spread(self) -> float:
         """Return the median spread of all passes."""
-        spreads = sorted(point.time.spread for curve in self.passes for point in curve.points)
-        return spreads[len(spreads) // 2]
+        return statistics.median_high(point.time.spread for curve in self.passes for point in curve.points)
 
     @property
     def noisy(self) -> bool:
@@ -337,52 +251,3 @@ class Profile:
             "verdict": self.verdict,
             "prompts": self.prompts,
         }
-
-
-FOLDER = "profiles"
-
-
-def profile_path(key: ProfileKey, cache: Path | None = None) -> Path:
-    """Return where the profile of a key lies, whether it is there or not."""
-    return (cache or cache_dir()) / FOLDER / f"{key.digest}.json"
-
-
-def save_profile(profile: Profile, cache: Path | None = None) -> Path:
-    """Write a profile, in one step, over an older one; return its path. Raises PlanError."""
-    path = profile_path(profile.key, cache)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".part")
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(profile.to_json())
-        Path(name).replace(path)
-    except OSError as error:
-        raise PlanError(f"the profile cannot be written to {path}: {error.strerror or error}") from error
-    return path
-
-
-def load_profile(key: ProfileKey, cache: Path | None = None) -> Profile | None:
-    """Return the profile of a key, None if there is none. Raises PlanError for a damaged file."""
-    path = profile_path(key, cache)
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise PlanError(f"the profile {path} cannot be read: {error.strerror or error}") from error
-    try:
-        profile = Profile.from_json(data)
-    except PlanError as error:
-        raise PlanError(f"{path}: {error}; delete it or calibrate again") from error
-    return profile if profile.key == key else None
-
-
-def load_profiles(cache: Path | None = None) -> list[Profile]:
-    """Return every readable profile, newest first; damaged files and other versions are left out."""
-    profiles = []
-    for path in ((cache or cache_dir()) / FOLDER).glob("*.json"):
-        try:
-            profiles.append(Profile.from_json(path.read_bytes()))
-        except (OSError, PlanError):
-            continue
-    return sorted(profiles, key=lambda profile: profile.created, reverse=True)

@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from importlib import resources
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from sonoran.backends.base import Backend
 from sonoran.backends.rows import TrunkPart, trunk_rows
+from sonoran.config import Verification
 from sonoran.engine.kv import BlockTable, KVMemory
 from sonoran.errors import ConfigError
+from sonoran.planning.profile.acceptance import CANDIDATES, DEEPEST, Acceptance, TextRanks
 from sonoran.planning.profile.passes import Clock
-from sonoran.planning.profile.profile import (
-    CANDIDATES,
-    DEEPEST,
-    Acceptance,
-    SamplingTime,
-    Timing,
-    Trace,
-    Verification,
-)
+from sonoran.planning.profile.profile import SamplingTime, Timing
 from sonoran.sampling import rowops
 from sonoran.sampling.drafts import draft_sample, rank_candidates
 from sonoran.sampling.params import SamplingParams
@@ -35,75 +25,7 @@ from sonoran.sampling.verification import verify
 from sonoran.ssd.outcomes import outcome_probabilities, rank_rows, score_rows
 from sonoran.types import FloatArray
 
-BUILT_IN = "built-in"
-
-
-def built_in_prompts() -> list[str]:
-    """Return a few prompts of different kinds: code, explanation, arithmetic, prose."""
-    text = (
-        resources.files("sonoran.planning.profile")
-        .joinpath("data", "prompts.json")
-        .read_text(encoding="utf-8")
-    )
-    prompts: list[str] = json.loads(text)
-    return prompts
-
-
-def prompts_from_file(path: Path) -> list[str]:
-    """Read one prompt per line; in a ``.jsonl`` file each line is text or an object with ``prompt``.
-
-    Raises ConfigError for a file without prompts.
-    """
-    try:
-        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read the prompts in {path}: {error}") from error
-    if path.suffix == ".jsonl":
-        lines = [_prompt(path, number, line) for number, line in enumerate(lines, 1)]
-    if not lines:
-        raise ConfigError(f"{path} has no prompts")
-    return lines
-
-
-def _prompt(path: Path, number: int, line: str) -> str:
-    try:
-        value: Any = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise ConfigError(f"{path}, line {number}: not JSON ({error.msg})") from None
-    prompt = value.get("prompt") if isinstance(value, dict) else value
-    if not isinstance(prompt, str) or not prompt.strip():
-        raise ConfigError(f"{path}, line {number}: needs a text, or an object with 'prompt'")
-    return prompt
-
-
-@dataclass(slots=True)
-class ReadText:
-    """Tokens so far, the KV memory of both models, and ranks and chances by rule (see traces)."""
-
-    tokens: list[int]
-    prompt_length: int
-    seed: int
-    tables: tuple[BlockTable, BlockTable]
-    rejected: dict[Verification, list[int]] = field(default_factory=dict)
-    free: dict[Verification, list[int]] = field(default_factory=dict)
-    chances: dict[Verification, list[tuple[float, ...]]] = field(default_factory=dict)
-    free_chances: dict[Verification, list[tuple[float, ...]]] = field(default_factory=dict)
-    done: bool = False
-
-    def record(self, rule: Verification, rejected: int, free: int) -> None:
-        self.rejected.setdefault(rule, []).append(rejected)
-        self.free.setdefault(rule, []).append(free)
-
-    def believe(self, rule: Verification, chances: tuple[float, ...], free: tuple[float, ...]) -> None:
-        self.chances.setdefault(rule, []).append(chances)
-        self.free_chances.setdefault(rule, []).append(free)
-
-    def trace(self, rule: Verification) -> Trace:
-        kept = (self.rejected, self.free, self.chances, self.free_chances)
-        return Trace(*(tuple(by_rule[rule]) for by_rule in kept))  # type: ignore[arg-type]
-
-
-PREFILL_ROWS = 64
+_PREFILL_ROWS = 64
 MIN_TOKENS = 2
 _TIMED_STEPS = 24
 _GUESS_K = 4
@@ -136,9 +58,8 @@ def read_along(
     """Generate from every prompt at once with the target, and have the draft predict each token.
 
     Both models see the target's text. At temperature 0 the rules agree and one acceptance is returned, else one
-    for each rule. Stops after ``max_tokens`` tokens per
-    text or about ``seconds``, but not before ``MIN_TOKENS``. ``see`` is told of all text before the draft runs on it.
-    Raises ConfigError when prompts do not fit.
+    for each rule. Stops after ``max_tokens`` tokens per text or about ``seconds``, but not before ``MIN_TOKENS``.
+    ``see`` is told of all text before the draft runs on it. Raises ConfigError when prompts do not fit.
     """
     columns = min(draft.config.vocab_size, target.config.vocab_size)
     run = _Run(target, draft, columns, temperature, tuple(eos_ids), seed, see, clock)
@@ -152,6 +73,37 @@ def read_along(
         if progress is not None:
             progress(max((step + 1) / max_tokens, min(1.0, (clock() - begin) / seconds)))
     return run.result()
+
+
+@dataclass(slots=True)
+class _OpenText:
+    """Tokens so far, the KV memory of both models, and ranks and chances by rule (see ``TextRanks``)."""
+
+    tokens: list[int]
+    prompt_length: int
+    seed: int
+    tables: tuple[BlockTable, BlockTable]
+    rejected: dict[Verification, list[int]] = field(default_factory=dict)
+    free: dict[Verification, list[int]] = field(default_factory=dict)
+    chances: dict[Verification, list[tuple[float, ...]]] = field(default_factory=dict)
+    free_chances: dict[Verification, list[tuple[float, ...]]] = field(default_factory=dict)
+    done: bool = False
+
+    def record(self, rule: Verification, rejected: int, free: int) -> None:
+        self.rejected.setdefault(rule, []).append(rejected)
+        self.free.setdefault(rule, []).append(free)
+
+    def believe(self, rule: Verification, chances: tuple[float, ...], free: tuple[float, ...]) -> None:
+        self.chances.setdefault(rule, []).append(chances)
+        self.free_chances.setdefault(rule, []).append(free)
+
+    def ranks(self, rule: Verification) -> TextRanks:
+        return TextRanks(
+            tuple(self.rejected[rule]),
+            tuple(self.free[rule]),
+            tuple(self.chances[rule]),
+            tuple(self.free_chances[rule]),
+        )
 
 
 class _Run:
@@ -174,7 +126,7 @@ class _Run:
         self.rules: tuple[Verification, ...] = (
             ("coupled",) if temperature == 0.0 else ("coupled", "rejection")
         )
-        self.texts: list[ReadText] = []
+        self.texts: list[_OpenText] = []
         self.surprise = [0.0, 0.0]
         self.counted = 0
         self.times: dict[str, list[float]] = {"row": [], "token": [], "guess": []}
@@ -184,7 +136,7 @@ class _Run:
         for index, prompt in enumerate(prompts):
             if len(prompt) < 1:
                 raise ConfigError("a calibration prompt is empty")
-            text = ReadText(list(prompt), len(prompt), self.seed + index, (BlockTable(), BlockTable()))
+            text = _OpenText(list(prompt), len(prompt), self.seed + index, (BlockTable(), BlockTable()))
             for memory, table in zip(self.memories, text.tables, strict=True):
                 if not memory.reserve(table, 0, len(prompt) + max_tokens):
                     raise ConfigError(
@@ -194,10 +146,10 @@ class _Run:
             self.texts.append(text)
             if self.see is not None:
                 self.see(text.tokens)
-            for start in range(0, len(prompt) - 1, PREFILL_ROWS):
-                self._forward([text], start, min(start + PREFILL_ROWS, len(prompt) - 1), logits=0)
+            for start in range(0, len(prompt) - 1, _PREFILL_ROWS):
+                self._forward([text], start, min(start + _PREFILL_ROWS, len(prompt) - 1), logits=0)
 
-    def step(self, alive: list[ReadText]) -> None:
+    def step(self, alive: list[_OpenText]) -> None:
         """One token of every text that is not done."""
         if self.see is not None:
             self.see([text.tokens[-1] for text in alive])
@@ -214,7 +166,7 @@ class _Run:
             Acceptance(
                 rule,
                 self.params.temperature,
-                tuple(t.trace(rule) for t in self.texts if t.rejected),
+                tuple(t.ranks(rule) for t in self.texts if t.rejected),
                 *perplexities,
             )
             for rule in self.rules
@@ -223,17 +175,17 @@ class _Run:
         sampling = SamplingTime(self.params.temperature, times["row"], times["token"], times["guess"])
         return Reading(found, sampling, self.counted)
 
-    def _forward(self, texts: list[ReadText], start: int, end: int, logits: int) -> None:
+    def _forward(self, texts: list[_OpenText], start: int, end: int, logits: int) -> None:
         for which, backend in enumerate(self.backends):
             parts = [TrunkPart(t.tokens[start:end], start, logits, t.tables[which].blocks) for t in texts]
             backend.forward(trunk_rows(parts, backend.block_size))
 
-    def _forward_last(self, which: int, texts: list[ReadText]) -> FloatArray:
+    def _forward_last(self, which: int, texts: list[_OpenText]) -> FloatArray:
         backend = self.backends[which]
         parts = [TrunkPart(t.tokens[-1:], len(t.tokens) - 1, 1, t.tables[which].blocks) for t in texts]
         return backend.forward(trunk_rows(parts, backend.block_size))
 
-    def _advance(self, text: ReadText, target_row: FloatArray, draft_row: FloatArray) -> None:
+    def _advance(self, text: _OpenText, target_row: FloatArray, draft_row: FloatArray) -> None:
         timed = len(self.times["row"]) < _TIMED_STEPS
         begin = self.clock()
         token = self._own_token(text, target_row)
@@ -251,13 +203,13 @@ class _Run:
         # A padding token that only the target has cannot be read by the draft.
         text.done = token in self.eos_ids or token >= self.columns
 
-    def _own_token(self, text: ReadText, row: FloatArray) -> int:
+    def _own_token(self, text: _OpenText, row: FloatArray) -> int:
         return verify(
             "coupled", row[None], text.tokens, text.prompt_length, EMPTY, self.params, text.seed, self.eos_ids
         ).tokens[0]
 
     def _record(
-        self, text: ReadText, rule: Verification, target_row: FloatArray, draft_row: FloatArray, token: int
+        self, text: _OpenText, rule: Verification, target_row: FloatArray, draft_row: FloatArray, token: int
     ) -> None:
         position = len(text.tokens)
         free = self._rank(text, rule, draft_row, position, token, None)
@@ -267,7 +219,7 @@ class _Run:
             chances = self._chances(text, draft_row, rule, None)
             text.believe(rule, chances, chances)
             return
-        sent, law = draft_sample(
+        sent, proposal = draft_sample(
             rule, draft_row, (), text.prompt_length, self.params, text.seed, position, self.eos_ids
         )
         outcome = verify(
@@ -275,7 +227,7 @@ class _Run:
             np.stack([target_row, target_row]),
             text.tokens,
             text.prompt_length,
-            Speculation((sent,), (law,) if law is not None else ()),
+            Speculation((sent,), (proposal,) if proposal is not None else ()),
             self.params,
             text.seed,
             self.eos_ids,
@@ -289,7 +241,7 @@ class _Run:
         )
 
     def _chances(
-        self, text: ReadText, row: FloatArray, rule: Verification, sent: int | None
+        self, text: _OpenText, row: FloatArray, rule: Verification, sent: int | None
     ) -> tuple[float, ...]:
         """Return the draft's chances of the sent token, if there is one, and of its leading candidates."""
         proposed = [] if sent is None else [sent]
@@ -302,7 +254,13 @@ class _Run:
         return tuple(round(float(chance), 4) for chance in kept)
 
     def _rank(
-        self, text: ReadText, rule: Verification, row: FloatArray, position: int, token: int, sent: int | None
+        self,
+        text: _OpenText,
+        rule: Verification,
+        row: FloatArray,
+        position: int,
+        token: int,
+        sent: int | None,
     ) -> int:
         """Return the rank of a token from 1; ``DEEPEST + 1`` when it is further down."""
         ranked = rank_candidates(
@@ -311,7 +269,7 @@ class _Run:
         )  # fmt: skip
         return ranked.index(token) + 1 if token in ranked else DEEPEST + 1
 
-    def _time_draft(self, text: ReadText, row: FloatArray) -> None:
+    def _time_draft(self, text: _OpenText, row: FloatArray) -> None:
         position = len(text.tokens)
         begin = self.clock()
         draft_sample("coupled", row, (), text.prompt_length, self.params, text.seed, position, self.eos_ids)

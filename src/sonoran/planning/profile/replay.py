@@ -1,6 +1,6 @@
-"""Rounds of a given K and fan-out over the traces: what would have been accepted and hit, without a model of chance.
+"""Rounds of a given K and fan-out over texts read along: what would have been accepted and hit, no chance involved.
 
-Correlations that laws of independent rounds miss (hard text follows hard text, misses come in runs) are all in.
+Correlations that independent rounds miss (hard text follows hard text, misses come in runs) are all in.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from sonoran.errors import PlanError
-from sonoran.planning.profile.profile import Acceptance, Trace
+from sonoran.planning.profile.acceptance import Acceptance, TextRanks
 from sonoran.planning.rounds.behaviour import Behaviour
 from sonoran.ssd.fan_out import measured
+from sonoran.theory.speedup import tokens_from_lengths
 
-IsHit = Callable[[Trace, int, int, int, int], bool]
-"""Whether the outcome of a round was guessed: text, first position, accepted and proposed tokens, after a hit."""
+IsHit = Callable[[TextRanks, int, int, int], bool]
+"""Whether the outcome of a round was guessed: text, first position, accepted and proposed tokens."""
 
 STARTS = 8
 """Rounds begin at this many different offsets of each text; their average varies less than one walk."""
@@ -39,18 +40,17 @@ class Replay:
     @property
     def tokens_per_round(self) -> float:
         """Return tokens per round, bonus included."""
-        pairs = zip(self.lengths_hit, self.lengths_miss, strict=True)
-        return sum((k + 1) * (a + b) for k, (a, b) in enumerate(pairs)) / self.rounds
+        return tokens_from_lengths([a + b for a, b in zip(self.lengths_hit, self.lengths_miss, strict=True)])
 
     @property
     def tokens_hit(self) -> float:
         """Return E_hit; that of all rounds when nothing was hit."""
-        return _mean(self.lengths_hit) or self.tokens_per_round
+        return tokens_from_lengths(self.lengths_hit) if any(self.lengths_hit) else self.tokens_per_round
 
     @property
     def tokens_miss(self) -> float:
         """Return E_miss; that of all rounds when nothing was missed."""
-        return _mean(self.lengths_miss) or self.tokens_per_round
+        return tokens_from_lengths(self.lengths_miss) if any(self.lengths_miss) else self.tokens_per_round
 
     @property
     def after_primary(self) -> float:
@@ -68,10 +68,10 @@ class Replay:
 def replay_lengths(acceptance: Acceptance, num_speculative_tokens: int) -> tuple[int, ...]:
     """Return the rounds of SD by accepted tokens 0..K. Raises PlanError when all texts are too short."""
     counts = [0] * (num_speculative_tokens + 1)
-    for trace, start in _walks(acceptance, num_speculative_tokens):
-        at, end = start, len(trace.rejected) - num_speculative_tokens
+    for text, start in _walks(acceptance, num_speculative_tokens):
+        at, end = start, len(text.rejected) - num_speculative_tokens
         while at < end:
-            accepted = _run(trace, at, num_speculative_tokens)
+            accepted = _run(text, at, num_speculative_tokens)
             counts[accepted] += 1
             at += accepted + 1
     return tuple(counts)
@@ -80,19 +80,17 @@ def replay_lengths(acceptance: Acceptance, num_speculative_tokens: int) -> tuple
 def replay_ssd(
     acceptance: Acceptance,
     fan_out: Sequence[int],
-    fan_out_backup: Sequence[int] | None = None,
     *,
     backup: str = "draft",
 ) -> Replay:
-    """Run SSD with lists F_0..F_K over the texts; ``backup`` is draft (the same tokens, later) or none (K = 0).
+    """Run SSD with the list F_0..F_K over the texts; ``backup`` is draft (the same tokens, later) or none (K = 0).
 
     Raises PlanError when all texts are too short for K.
     """
-    lists = (fan_out if fan_out_backup is None else fan_out_backup, fan_out)
 
-    def is_hit(trace: Trace, at: int, accepted: int, length: int, origin: int) -> bool:
-        rank = trace.free[at + accepted] if accepted == length else trace.rejected[at + accepted]
-        return rank <= (lists[origin][accepted] if length else sum(lists[0]))
+    def is_hit(text: TextRanks, at: int, accepted: int, length: int) -> bool:
+        rank = text.free[at + accepted] if accepted == length else text.rejected[at + accepted]
+        return rank <= (fan_out[accepted] if length else sum(fan_out))
 
     return _replay(acceptance, len(fan_out) - 1, backup, is_hit)
 
@@ -102,17 +100,17 @@ def replay_confidence(
 ) -> Replay:
     """Run SSD with the ``budget`` likeliest outcomes of every round by the draft's confidence.
 
-    What the draft would think after a token that was rejected is not in the traces; what it thinks at the same place
+    What the draft would think after a token that was rejected is not known; what it thinks at the same place
     of the text stands in. Raises PlanError when all texts are too short for K, or chances are unknown.
     """
     if not acceptance.has_chances:
         raise PlanError("the profile does not have the draft's confidence; calibrate again")
 
     k = num_speculative_tokens
-    places = {(id(t), n): outcome_ranks(t, n) for t in acceptance.traces if len(t.free) > k for n in (0, k)}
+    places = {(id(t), n): outcome_ranks(t, n) for t in acceptance.texts if len(t.free) > k for n in (0, k)}
 
-    def is_hit(trace: Trace, at: int, accepted: int, length: int, origin: int) -> bool:
-        return places[id(trace), length][at] <= budget
+    def is_hit(text: TextRanks, at: int, accepted: int, length: int) -> bool:
+        return places[id(text), length][at] <= budget
 
     return _replay(acceptance, k, backup, is_hit)
 
@@ -128,24 +126,24 @@ def replay_budget(
 
 
 @lru_cache(maxsize=4096)  # the same for every budget, backup, placement and batch
-def outcome_ranks(trace: Trace, length: int) -> tuple[float, ...]:
+def outcome_ranks(text: TextRanks, length: int) -> tuple[float, ...]:
     """Return, for a round of ``length`` tokens from each position, the place of its outcome among all guesses by
     confidence, from 1; infinite if it is no candidate.
 
     "All accepted, then the best candidate" is the first guess, whatever its chance.
     """
-    return tuple(_outcome_rank(trace, at, length) for at in range(len(trace.free) - length))
+    return tuple(_outcome_rank(text, at, length) for at in range(len(text.free) - length))
 
 
-def _outcome_rank(trace: Trace, at: int, length: int) -> float:
-    accepted = _run(trace, at, length)
-    rank = trace.free[at + accepted] if accepted == length else trace.rejected[at + accepted]
+def _outcome_rank(text: TextRanks, at: int, length: int) -> float:
+    accepted = _run(text, at, length)
+    rank = text.free[at + accepted] if accepted == length else text.rejected[at + accepted]
     alive, found = 1.0, []
     for k in range(length):
-        stays, *others = trace.chances[at + k]
+        stays, *others = text.chances[at + k]
         found.append([alive * chance for chance in others])
         alive *= stays
-    found.append([alive * chance for chance in trace.free_chances[at + length]])
+    found.append([alive * chance for chance in text.free_chances[at + length]])
     if rank > len(found[accepted]):
         return math.inf
     if (accepted, rank) == (length, 1):
@@ -160,20 +158,20 @@ def _replay(acceptance: Acceptance, k: int, backup: str, is_hit: IsHit) -> Repla
         raise PlanError(f"a replay knows the backups draft and none, got {backup!r}")
     lengths = ([0] * (k + 1), [0] * (k + 1))
     hits = [0, 0]
-    for trace, start in _walks(acceptance, k):
-        at, end, origin = start, len(trace.rejected) - k, 1
+    for text, start in _walks(acceptance, k):
+        at, end, origin = start, len(text.rejected) - k, 1
         while at < end:
             length = k if origin or backup == "draft" else 0
-            accepted = _run(trace, at, length)
+            accepted = _run(text, at, length)
             lengths[origin][accepted] += 1
-            hit = int(is_hit(trace, at, accepted, length, origin))
+            hit = int(is_hit(text, at, accepted, length))
             hits[origin] += hit
             at, origin = at + accepted + 1, hit
     return Replay(tuple(lengths[1]), tuple(lengths[0]), hits[1], hits[0])
 
 
 def best_fan_out(acceptance: Acceptance, num_speculative_tokens: int, budget: int) -> tuple[int, ...]:
-    """Return the measured fan-out (Theorem 18) for the traces. Raises PlanError, ConfigError."""
+    """Return the measured fan-out (Theorem 18) for the texts. Raises PlanError, ConfigError."""
     counts = replay_lengths(acceptance, num_speculative_tokens)
     lengths = [count / sum(counts) for count in counts]
     cdfs = [acceptance.rejected_cdf] * num_speculative_tokens + [acceptance.free_cdf]
@@ -183,7 +181,7 @@ def best_fan_out(acceptance: Acceptance, num_speculative_tokens: int, budget: in
 def behaviour_of(
     acceptance: Acceptance, num_speculative_tokens: int, replay: Replay | None = None
 ) -> Behaviour:
-    """Return laws for the event simulation: acceptance by position, by origin if a replay of SSD is given."""
+    """Return what the event simulation needs: acceptance by position, by origin if a replay of SSD is given."""
     average = _rates(replay_lengths(acceptance, num_speculative_tokens))
     rejected, free = acceptance.rejected_cdf, acceptance.free_cdf
     hits = None if replay is None else (replay.after_primary, replay.after_backup)
@@ -206,26 +204,21 @@ def _rates(lengths: Sequence[int]) -> tuple[float, ...]:
     return tuple(rates) or (0.0,)
 
 
-def _walks(acceptance: Acceptance, num_speculative_tokens: int) -> Iterator[tuple[Trace, int]]:
+def _walks(acceptance: Acceptance, num_speculative_tokens: int) -> Iterator[tuple[TextRanks, int]]:
     found = False
-    for trace in acceptance.traces:
-        room = len(trace.rejected) - num_speculative_tokens
+    for text in acceptance.texts:
+        room = len(text.rejected) - num_speculative_tokens
         for start in range(min(STARTS, room)):
             found = True
-            yield trace, start
+            yield text, start
     if not found:
         raise PlanError(
             f"every calibration text is shorter than {num_speculative_tokens + 1} positions; use longer ones"
         )
 
 
-def _run(trace: Trace, start: int, limit: int) -> int:
+def _run(text: TextRanks, start: int, limit: int) -> int:
     for accepted in range(limit):
-        if trace.rejected[start + accepted]:
+        if text.rejected[start + accepted]:
             return accepted
     return limit
-
-
-def _mean(lengths: Sequence[int]) -> float | None:
-    n = sum(lengths)
-    return sum((k + 1) * count for k, count in enumerate(lengths)) / n if n else None

@@ -1,1 +1,1 @@
-"""Event simulation of decoding rounds (``events``), the same in closed form (``closed_form``), and presets."""
+"""Decoding rounds simulated event by event (``events``), the same in closed form (``formulas``), and presets."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
 from sonoran.errors import PlanError, nearest
 from sonoran.theory.latency import LatencyCurve
+from sonoran.theory.speedup import non_negative
 
 _TIMES = ("service_ms", "message_ms", "host_ms", "row_ms", "token_ms", "guess_ms")
 
@@ -40,9 +40,9 @@ class Costs:
 
     def __post_init__(self) -> None:
         for name in _TIMES:
-            value = getattr(self, name)
-            if not isinstance(value, (int, float)) or not (math.isfinite(value) and value >= 0.0):
-                raise PlanError(f"{name} must be finite and >= 0, got {value!r}; nearest valid value: 0")
+            if not isinstance(getattr(self, name), (int, float)):
+                raise PlanError(f"{name} must be a number of ms, got {getattr(self, name)!r}")
+            non_negative(name, getattr(self, name))
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Costs:

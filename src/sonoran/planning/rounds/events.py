@@ -6,7 +6,7 @@ Where closed forms average (Theorem 7, Corollary 16), this keeps two clocks, the
 from __future__ import annotations
 
 import bisect
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,67 +14,20 @@ from numpy.typing import NDArray
 from sonoran.errors import PlanError
 from sonoran.planning.rounds.behaviour import Behaviour
 from sonoran.planning.rounds.costs import Costs
-from sonoran.planning.rounds.plan import RoundPlan, RoundResult
+from sonoran.planning.rounds.formulas import autoregressive
+from sonoran.planning.rounds.plan import RoundAverages, RoundPlan
 from sonoran.ssd.backup import Pace, top_up_goals
 from sonoran.ssd.fan_out import resize
-from sonoran.theory.distributions import length_distribution, pooled_rate
+from sonoran.theory.distributions import pooled_rate
 from sonoran.theory.speedup import tokens_from_lengths
 from sonoran.types import Origin
-
-
-def _by_origin() -> dict[bool, int]:
-    return {True: 0, False: 0}
-
-
-@dataclass(slots=True)
-class Tally:
-    """Sums in tokens and ms; dicts are by "a cached speculation was verified" (primary) or not (backup)."""
-
-    rounds: int = 0
-    tokens: int = 0
-    accepted: int = 0
-    proposed: int = 0
-    elapsed: float = 0.0
-    verify: float = 0.0
-    wait: float = 0.0
-    draft: float = 0.0
-    cut: int = 0
-    hits: dict[bool, int] = field(default_factory=_by_origin)
-    emitted: dict[bool, int] = field(default_factory=_by_origin)
-    verified: dict[bool, int] = field(default_factory=_by_origin)
-
-    def result(self, batch: int) -> RoundResult:
-        """Return the averages of a run of SSD with ``batch`` rows."""
-        n, hits = self.rounds, sum(self.hits.values())
-        return RoundResult(
-            "ssd",
-            tokens_per_s=1e3 * self.tokens / self.elapsed,
-            tokens_per_round=self.tokens / (n * batch),
-            round_ms=self.elapsed / n,
-            verify_ms=self.verify / n,
-            wait_ms=self.wait / n,
-            rounds=n,
-            acceptance_rate=self.accepted / self.proposed if self.proposed else None,
-            hit_rate=hits / (n * batch),
-            hit_rate_after_primary=_share(self.hits[True], self.verified[True]),
-            hit_rate_after_backup=_share(self.hits[False], self.verified[False]),
-            tokens_hit=_share(self.emitted[True], self.verified[True]),
-            tokens_miss=_share(self.emitted[False], self.verified[False]),
-            cut_rate=_share(self.cut, hits),
-            draft_round_ms=self.draft / n,
-        )
-
-
-def _share(part: int, whole: int) -> float | None:
-    return part / whole if whole else None
-
 
 WARMUP_ROUNDS = 20
 
 
 def simulate(
     plan: RoundPlan, costs: Costs, behaviour: Behaviour, *, rounds: int = 2000, seed: int = 0
-) -> RoundResult:
+) -> RoundAverages:
     """Run ``rounds`` rounds and return their averages; the same arguments give the same result.
 
     Random numbers are stratified over the rounds, so that averages converge much faster than independent ones
@@ -83,7 +36,7 @@ def simulate(
     if rounds < 1:
         raise PlanError(f"rounds must be at least 1, got {rounds!r}; nearest valid value: 1")
     if plan.mode == "ar":
-        return _autoregressive(plan, costs, rounds)
+        return replace(autoregressive(plan, costs), rounds=rounds)
     draws = _Draws.make(rounds + WARMUP_ROUNDS, plan.batch, seed)
     if plan.mode == "sd":
         return _synchronous(plan, costs, behaviour, rounds, draws)
@@ -106,24 +59,18 @@ class _Draws:
         return _Draws(stratified(), stratified())
 
 
-def _autoregressive(plan: RoundPlan, costs: Costs, rounds: int) -> RoundResult:
-    verify = costs.verify_ms(plan.batch)
-    total = verify + costs.after_pass_ms(plan.batch)
-    return RoundResult("ar", 1e3 * plan.batch / total, 1.0, total, verify, 0.0, rounds)
-
-
 def _synchronous(
     plan: RoundPlan, costs: Costs, behaviour: Behaviour, rounds: int, draws: _Draws
-) -> RoundResult:
+) -> RoundAverages:
     k, batch = plan.num_speculative_tokens, plan.batch
-    law = length_distribution(behaviour.synchronous or behaviour.acceptance, k)
-    cumulative = np.cumsum(law)[:-1]
+    lengths = behaviour.synchronous_lengths(k)
+    cumulative = np.cumsum(lengths)[:-1]
     accepted = np.searchsorted(cumulative, draws.lengths[WARMUP_ROUNDS:], side="right")
     rows = batch * (k + 1)
-    wait, verify = costs.drafting_ms(k, batch, law[-1]), costs.verify_ms(rows)
+    wait, verify = costs.drafting_ms(k, batch, lengths[-1]), costs.verify_ms(rows)
     mean = float(accepted.mean())
     total = wait + verify + costs.after_pass_ms(batch * (1.0 + mean))
-    return RoundResult(
+    return RoundAverages(
         "sd", 1e3 * batch * (1.0 + mean) / total, 1.0 + mean, total, verify, wait, rounds,
         acceptance_rate=mean / k,
     )  # fmt: skip
@@ -145,19 +92,19 @@ class _SpeculativeRun:
         self.rows = [_Row("draft", plan.num_speculative_tokens) for _ in range(plan.batch)]
         self.now = 0.0  # the target has the outcomes of the last verification
         self.passes: list[float] = []  # ends of the draft's passes of this round, trunk pass first
-        self.tally = Tally()
+        self.tally = _Tally()
         self._asked = 0.0
         self._pace = Pace()
         self._acceptance = pooled_rate(behaviour.rates("primary"), plan.num_speculative_tokens)
-        self._laws: dict[tuple[Origin, int], list[float]] = {}
+        self._lengths: dict[tuple[Origin, int], list[float]] = {}
         self._means: dict[tuple[Origin, int], float] = {}
 
-    def run(self, rounds: int) -> RoundResult:
+    def run(self, rounds: int) -> RoundAverages:
         self._build(0.0)
         self._verify(0.0)
         for turn in range(rounds + WARMUP_ROUNDS):
             if turn == WARMUP_ROUNDS:
-                self.tally = Tally()
+                self.tally = _Tally()
             self._round(turn)
         return self.tally.result(self.plan.batch)
 
@@ -194,8 +141,8 @@ class _SpeculativeRun:
         """Draw one row's outcome, look it up and give it its next speculation; return whether it missed."""
         plan, tally = self.plan, self.tally
         after_primary = row.origin == "primary"
-        law = self._law(row.origin, row.length)
-        accepted = min(bisect.bisect_right(law, self.draws.lengths[turn, index]), row.length)
+        cumulative = self._cumulative(row.origin, row.length)
+        accepted = min(bisect.bisect_right(cumulative, self.draws.lengths[turn, index]), row.length)
         hit = bool(self.draws.ranks[turn, index] < self._chance(row, accepted)) and steps > 0
         tally.tokens += accepted + 1
         tally.accepted += accepted
@@ -215,21 +162,18 @@ class _SpeculativeRun:
         """Return the probability that an outcome with that many accepted tokens was guessed."""
         if self.behaviour.hits is not None:
             return self.behaviour.hit_rate(row.origin, ())
-        rejected_cdf, accepted_cdf = self.behaviour.cdfs(row.origin)
-        cdf = accepted_cdf if accepted == row.length else rejected_cdf
+        complete = accepted == row.length
+        cdf = self.behaviour.accepted_cdf if complete else self.behaviour.rejected_cdf
         return float(cdf[min(self._fan_out(row)[accepted], len(cdf) - 1)])
 
     def _fill_in(self, missing: int) -> float:
         """Draft for rows that missed, and on what was cut short if that pays or the batch waits anyway; return ms."""
-        plan, costs, k = self.plan, self.costs, self.plan.num_speculative_tokens
+        costs, k = self.costs, self.plan.num_speculative_tokens
         cut = [row for row in self.rows if row.origin == "primary" and row.length < k]
         drafted = [row.length for row in cut]
-        goals = drafted
-        if plan.top_up:
-            wanted = [k] * len(cut)
-            goals = wanted if missing else top_up_goals(
-                drafted, wanted, self._acceptance, self._pace.rate, costs.draft_ms
-            )  # fmt: skip
+        goals = [k] * len(cut)
+        if not missing:
+            goals = top_up_goals(drafted, goals, self._acceptance, self._pace.rate, costs.draft_ms)
         needs = [k] * missing + [goal - length for goal, length in zip(goals, drafted, strict=True)]
         for row, goal in zip(cut, goals, strict=True):
             row.length = goal
@@ -259,14 +203,62 @@ class _SpeculativeRun:
         return self._means[key]
 
     def _fan_out(self, row: _Row) -> list[int]:
-        chosen = self.plan.list_for(row.origin)
+        chosen = self.plan.fan_out
         if row.length == len(chosen) - 1:
             return list(chosen)
         # Without a speculation there is one outcome to guess about, and the whole budget is for it.
         return [sum(chosen)] if row.length == 0 else resize(chosen, row.length)
 
-    def _law(self, origin: Origin, length: int) -> list[float]:
+    def _cumulative(self, origin: Origin, length: int) -> list[float]:
+        """Probabilities of at most 0, 1, ... ``length`` accepted tokens."""
         key = (origin, length)
-        if key not in self._laws:
-            self._laws[key] = np.cumsum(self.behaviour.lengths(origin, length)).tolist()
-        return self._laws[key]
+        if key not in self._lengths:
+            self._lengths[key] = np.cumsum(self.behaviour.lengths(origin, length)).tolist()
+        return self._lengths[key]
+
+
+def _by_origin() -> dict[bool, int]:
+    return {True: 0, False: 0}
+
+
+@dataclass(slots=True)
+class _Tally:
+    """Sums in tokens and ms; dicts are by "a cached speculation was verified" (primary) or not (backup)."""
+
+    rounds: int = 0
+    tokens: int = 0
+    accepted: int = 0
+    proposed: int = 0
+    elapsed: float = 0.0
+    verify: float = 0.0
+    wait: float = 0.0
+    draft: float = 0.0
+    cut: int = 0
+    hits: dict[bool, int] = field(default_factory=_by_origin)
+    emitted: dict[bool, int] = field(default_factory=_by_origin)
+    verified: dict[bool, int] = field(default_factory=_by_origin)
+
+    def result(self, batch: int) -> RoundAverages:
+        """Return the averages of a run of SSD with ``batch`` rows."""
+        n, hits = self.rounds, sum(self.hits.values())
+        return RoundAverages(
+            "ssd",
+            tokens_per_s=1e3 * self.tokens / self.elapsed,
+            tokens_per_round=self.tokens / (n * batch),
+            round_ms=self.elapsed / n,
+            verify_ms=self.verify / n,
+            wait_ms=self.wait / n,
+            rounds=n,
+            acceptance_rate=self.accepted / self.proposed if self.proposed else None,
+            hit_rate=hits / (n * batch),
+            hit_rate_after_primary=_share(self.hits[True], self.verified[True]),
+            hit_rate_after_backup=_share(self.hits[False], self.verified[False]),
+            tokens_hit=_share(self.emitted[True], self.verified[True]),
+            tokens_miss=_share(self.emitted[False], self.verified[False]),
+            cut_rate=_share(self.cut, hits),
+            draft_round_ms=self.draft / n,
+        )
+
+
+def _share(part: int, whole: int) -> float | None:
+    return part / whole if whole else None

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from sonoran.planning.rounds.behaviour import Behaviour
 from sonoran.planning.rounds.costs import Costs
-from sonoran.planning.rounds.plan import RoundPlan, RoundResult
+from sonoran.planning.rounds.plan import RoundAverages, RoundPlan
 from sonoran.theory.speedup import (
     batch_speedup,
     draft_round_time,
@@ -20,7 +20,7 @@ from sonoran.theory.speedup import (
 )
 
 
-def predict(plan: RoundPlan, costs: Costs, behaviour: Behaviour) -> RoundResult:
+def predict(plan: RoundPlan, costs: Costs, behaviour: Behaviour) -> RoundAverages:
     """Return long-run averages of a plan. Raises PlanError."""
     if plan.mode == "ar":
         return autoregressive(plan, costs)
@@ -28,26 +28,25 @@ def predict(plan: RoundPlan, costs: Costs, behaviour: Behaviour) -> RoundResult:
         return synchronous(plan, costs, behaviour.synchronous_lengths(plan.num_speculative_tokens))
     k, backup = plan.num_speculative_tokens, plan.backup
     kept = 0 if backup == "none" else k
-    after_backup = plan.list_for(backup)
-    guesses = after_backup if kept else (sum(after_backup),)
+    guesses = plan.fan_out if kept else (sum(plan.fan_out),)
     return speculative(
         plan,
         costs,
-        after_primary=behaviour.hit_rate("primary", plan.list_for("primary")),
+        after_primary=behaviour.hit_rate("primary", plan.fan_out),
         after_backup=behaviour.hit_rate(backup, guesses),
         tokens_hit=tokens_from_lengths(behaviour.lengths("primary", k)),
         tokens_miss=tokens_from_lengths(behaviour.lengths(backup, kept)),
     )
 
 
-def autoregressive(plan: RoundPlan, costs: Costs) -> RoundResult:
+def autoregressive(plan: RoundPlan, costs: Costs) -> RoundAverages:
     """AR: a pass and the work after it per token."""
     verify = costs.verify_ms(plan.batch)
     total = verify + costs.after_pass_ms(plan.batch)
-    return RoundResult("ar", 1e3 * plan.batch / total, 1.0, total, verify, 0.0, 0)
+    return RoundAverages("ar", 1e3 * plan.batch / total, 1.0, total, verify, 0.0, 0)
 
 
-def synchronous(plan: RoundPlan, costs: Costs, lengths: Sequence[float]) -> RoundResult:
+def synchronous(plan: RoundPlan, costs: Costs, lengths: Sequence[float]) -> RoundAverages:
     """SD with ``lengths[k]`` of all rounds accepting k tokens: ``E / (1 + T)`` in units of a verification.
 
     Raises PlanError.
@@ -58,7 +57,7 @@ def synchronous(plan: RoundPlan, costs: Costs, lengths: Sequence[float]) -> Roun
     wait = costs.drafting_ms(k, batch, lengths[-1] / math.fsum(lengths))
     unit = verify + costs.after_pass_ms(batch * tokens)
     speed = sd_speedup(tokens, wait / unit) / unit
-    return RoundResult(
+    return RoundAverages(
         "sd", 1e3 * batch * speed, tokens, unit + wait, verify, wait, 0, acceptance_rate=(tokens - 1.0) / k
     )
 
@@ -71,7 +70,7 @@ def speculative(
     after_backup: float,
     tokens_hit: float,
     tokens_miss: float,
-) -> RoundResult:
+) -> RoundAverages:
     """SSD from hit rates by origin (Eq. 1) and tokens by origin (Theorem 7, Corollary 16 for a batch).
 
     The unit of the theorems' latencies is a round in which every row hits, so a draft that is not hidden
@@ -81,7 +80,7 @@ def speculative(
     p = hit_rate_limit(after_primary, after_backup)
     kept = 0 if plan.backup == "none" else k
     rows = batch * (1.0 + p * k + (1.0 - p) * kept)
-    branches = batch * sum(plan.list_for("primary"))
+    branches = batch * sum(plan.fan_out)
     build = draft_round_time(0.0, costs.trunk_ms(round(rows), batch), costs.tree_ms(branches), k)
     beside, alone = costs.verify_ms(round(rows), beside=True), costs.verify_ms(round(rows))
     verify = beside if build >= beside else build + (1.0 - build / beside) * alone
@@ -92,7 +91,7 @@ def speculative(
     backup = k * costs.draft_ms(max(1, round(batch * (1.0 - p)))) if plan.backup == "draft" else 0.0
     speed = batch_speedup(p, tokens_hit, tokens_miss, 1.0, backup / unit, batch) / unit
     total = emitted / speed
-    return RoundResult(
+    return RoundAverages(
         "ssd",
         tokens_per_s=1e3 * batch * speed,
         tokens_per_round=emitted,

@@ -7,9 +7,10 @@ from typing import Literal, get_args
 
 from sonoran.errors import PlanError, nearest
 from sonoran.theory.speedup import lookahead
-from sonoran.types import Origin
 
-Mode = Literal["ar", "sd", "ssd"]
+RoundMode = Literal["ar", "sd", "ssd"]
+"""The modes whose rounds are modelled; no profile knows how often n-grams are accepted."""
+
 FixedBackup = Literal["draft", "ngram", "random", "none"]
 FIXED_BACKUPS: tuple[FixedBackup, ...] = get_args(FixedBackup)
 
@@ -18,52 +19,38 @@ FIXED_BACKUPS: tuple[FixedBackup, ...] = get_args(FixedBackup)
 class RoundPlan:
     """Mode and settings of a run.
 
-    ``fan_out`` is F_0..F_K after a cached speculation, ``fan_out_backup`` after a backup (default: the same).
-    ``early_answers``: an outcome that arrives before the draft has finished gets what is there, else the target
-    waits for the whole round. ``top_up``: what was cut short so is drafted on while that pays. Raises PlanError.
+    ``fan_out`` is F_0..F_K. ``early_answers``: an outcome that arrives before the draft has finished gets what is
+    there, drafted on while that pays; else the target waits for the whole round. Raises PlanError.
     """
 
-    mode: Mode
+    mode: RoundMode
     num_speculative_tokens: int = 0
     batch: int = 1
     fan_out: tuple[int, ...] = ()
-    fan_out_backup: tuple[int, ...] | None = None
     backup: FixedBackup = "draft"
     early_answers: bool = True
-    top_up: bool = True
 
     def __post_init__(self) -> None:
         k = lookahead(self.num_speculative_tokens)
-        if self.mode not in get_args(Mode):
-            raise PlanError(f"unknown mode {self.mode!r}{nearest(str(self.mode), get_args(Mode))}")
+        if self.mode not in get_args(RoundMode):
+            raise PlanError(f"unknown mode {self.mode!r}{nearest(str(self.mode), get_args(RoundMode))}")
         if self.backup not in FIXED_BACKUPS:
             raise PlanError(f"unknown backup {self.backup!r}{nearest(str(self.backup), FIXED_BACKUPS)}")
         if isinstance(self.batch, bool) or not isinstance(self.batch, int) or self.batch < 1:
             raise PlanError(f"batch must be a whole number of at least 1, got {self.batch!r}")
-        if self.mode == "ssd":
-            for name in ("fan_out", "fan_out_backup"):
-                self._check_list(name, k)
-        elif self.mode == "sd" and k == 0:
-            raise PlanError("SD with 0 speculative tokens is autoregressive decoding; nearest valid value: 1")
-
-    def list_for(self, origin: Origin) -> tuple[int, ...]:
-        """Return the fan-out list in force when a speculation of that origin is verified."""
-        if origin == "primary" or self.fan_out_backup is None:
-            return self.fan_out
-        return self.fan_out_backup
-
-    def _check_list(self, name: str, k: int) -> None:
-        fan_out = getattr(self, name)
-        if fan_out is None:
-            return
-        if k == 0 or len(fan_out) != k + 1 or min(fan_out) < 0 or sum(fan_out) < 1:
+        if self.mode == "ssd" and (
+            k == 0 or len(self.fan_out) != k + 1 or min(self.fan_out) < 0 or sum(self.fan_out) < 1
+        ):
             raise PlanError(
-                f"SSD with K = {k} needs K >= 1 and a {name} of K + 1 numbers >= 0, not all 0; got {list(fan_out)!r}"
+                f"SSD with K = {k} needs K >= 1 and a fan_out of K + 1 numbers >= 0, not all 0; "
+                f"got {list(self.fan_out)!r}"
             )
+        if self.mode == "sd" and k == 0:
+            raise PlanError("SD with 0 speculative tokens is autoregressive decoding; nearest valid value: 1")
 
 
 @dataclass(frozen=True, slots=True)
-class RoundResult:
+class RoundAverages:
     """Averages over a run; ``hit_rate`` and the lengths are None where they mean nothing.
 
     ``tokens_per_s`` is of the whole batch, ``tokens_per_round`` of one row. ``wait_ms`` is what of a round is
@@ -71,7 +58,7 @@ class RoundResult:
     the share of hits whose branch was not finished when the outcome came.
     """
 
-    mode: Mode
+    mode: RoundMode
     tokens_per_s: float
     tokens_per_round: float
     round_ms: float

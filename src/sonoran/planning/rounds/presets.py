@@ -17,7 +17,7 @@ from sonoran.planning.rounds.behaviour import Behaviour, power_for_tokens, stret
 from sonoran.planning.rounds.costs import Costs
 from sonoran.planning.rounds.events import simulate
 from sonoran.planning.rounds.formulas import predict
-from sonoran.planning.rounds.plan import FixedBackup, RoundPlan, RoundResult
+from sonoran.planning.rounds.plan import FixedBackup, RoundAverages, RoundPlan
 from sonoran.theory.speedup import tokens_from_lengths
 
 PRESETS = ("llama-70b", "qwen-32b")
@@ -84,7 +84,7 @@ class Preset:
         return self.systems[scenario.system]
 
     def behaviour(self, scenario: Scenario) -> Behaviour:
-        """Return acceptance and rank laws of a scenario. Raises PlanError for tokens that are impossible."""
+        """Return acceptance and ranks of a scenario. Raises PlanError for tokens that are impossible."""
         power = self._power(scenario)
         average = stretch(self.acceptance, power)
         ranks = Behaviour.power_law(average, scenario.rejected_exponent)
@@ -120,8 +120,8 @@ class Preset:
 def load_preset(name: str) -> Preset:
     """Load a preset that comes with the package, or a JSON file. Raises PlanError."""
     if name in PRESETS:
-        text = resources.files("sonoran.planning.rounds").joinpath("data", f"{name}.json").read_text("utf-8")
-        return parse_preset(text, name)
+        file = resources.files("sonoran.planning.rounds") / "data" / f"{name}.json"
+        return parse_preset(file.read_text(encoding="utf-8"), name)
     path = Path(name)
     if path.suffix != ".json" and not path.is_file():
         raise PlanError(f"unknown preset {name!r}{nearest(name, PRESETS)} (or a JSON file)")
@@ -196,9 +196,6 @@ def _reject_unknown(where: str, given: Mapping[str, Any], known: tuple[str, ...]
             raise PlanError(f"{where}: unknown key {key!r}{nearest(str(key), known)}")
 
 
-Progress = Callable[[str, int, int], None]
-
-
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """One quantity of one scenario; ``difference`` is simulated / published - 1."""
@@ -216,7 +213,7 @@ class ScenarioResult:
     """All of one scenario."""
 
     scenario: Scenario
-    results: dict[str, RoundResult]
+    results: dict[str, RoundAverages]
     comparisons: tuple[Comparison, ...]
 
     def value(self, quantity: str) -> Comparison:
@@ -225,9 +222,16 @@ class ScenarioResult:
 
 
 def compare(
-    preset: Preset, *, rounds: int = 2000, seed: int = 0, progress: Progress | None = None
+    preset: Preset,
+    *,
+    rounds: int = 2000,
+    seed: int = 0,
+    progress: Callable[[str, int, int], None] | None = None,
 ) -> list[ScenarioResult]:
-    """Simulate every scenario of a preset in AR, SD and SSD. Raises PlanError."""
+    """Simulate every scenario of a preset in AR, SD and SSD. Raises PlanError.
+
+    ``progress`` is called with the scenario's name, the scenarios done and their number.
+    """
     answers = []
     for done, scenario in enumerate(preset.scenarios):
         if progress is not None:
@@ -287,7 +291,7 @@ def to_document(preset: Preset, answers: list[ScenarioResult]) -> dict[str, Any]
     }
 
 
-def _value(results: dict[str, RoundResult], quantity: str) -> float:
+def _value(results: dict[str, RoundAverages], quantity: str) -> float:
     if quantity in results:
         return results[quantity].tokens_per_s
     ssd = results["ssd"]

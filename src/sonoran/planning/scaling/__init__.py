@@ -1,17 +1,11 @@
 """The planner: scaling laws of speculative decoding (SDSL), reproduced and usable. Pure; knows no backend."""
 
-from sonoran.planning.scaling.acceptance import (
-    AcceptanceCurve,
-    AcceptancePlane,
-    AlphaEstimate,
-    estimate_alpha,
-    fit_curve,
-    fit_plane,
-)
+from sonoran.planning.scaling.acceptance import AcceptanceCurve, AcceptancePlane, fit_curve, fit_plane
 from sonoran.planning.scaling.candidates import Candidate, Ranked, parse_candidates
 from sonoran.planning.scaling.costs import CostModel, MeasuredCost, ParameterCost, measured_cost_from_dict
-from sonoran.planning.scaling.laws import BESIROGLU, HOFFMANN, LossLaw
-from sonoran.planning.scaling.lawset import Laws, laws_from_json
+from sonoran.planning.scaling.estimate import AlphaEstimate, estimate_alpha
+from sonoran.planning.scaling.laws import Laws, laws_from_json
+from sonoran.planning.scaling.loss import BESIROGLU, HOFFMANN, LossLaw
 from sonoran.planning.scaling.models import KnownModel, find_model, known_models, published_laws
 from sonoran.planning.scaling.planning import Optimum, Plan, plan
 from sonoran.planning.scaling.reproduction import reproduce

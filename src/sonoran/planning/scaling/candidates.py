@@ -7,14 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from sonoran.errors import PlanError, nearest
-from sonoran.planning.scaling.acceptance import quantile95
-from sonoran.planning.scaling.costs import CostModel, SsdSettings, sd_rate, ssd_rate
-from sonoran.planning.scaling.laws import MAX_GAMMA, Array, finite, open_unit, parameters, tokens
-from sonoran.planning.scaling.lawset import Laws
+from sonoran.planning.scaling.costs import CostModel
+from sonoran.planning.scaling.laws import Laws
 from sonoran.planning.scaling.models import KnownModel, find_model
+from sonoran.planning.scaling.quantities import finite, open_unit, parameter_count, token_count
+from sonoran.planning.scaling.rates import SsdSettings, best_gamma
+from sonoran.planning.scaling.regression import quantile95
 
 _KEYS = ("name", "parameters", "tokens", "alpha", "perplexity")
 
@@ -88,8 +87,12 @@ def _candidate(number: int, item: Any) -> Candidate:
     if not isinstance(name, str) or not name:
         raise PlanError(f"{where} needs a 'name'")
     base = Candidate(name, 0.0) if "parameters" in item else candidate_of(find_model(name))
-    size = parameters(f"{name}: parameters", item["parameters"]) if "parameters" in item else base.parameters
-    data = base.tokens if item.get("tokens") is None else tokens(f"{name}: tokens", item["tokens"])
+    size = (
+        parameter_count(f"{name}: parameters", item["parameters"])
+        if "parameters" in item
+        else base.parameters
+    )
+    data = base.tokens if item.get("tokens") is None else token_count(f"{name}: tokens", item["tokens"])
     alpha = None if item.get("alpha") is None else open_unit(f"{name}: alpha", item["alpha"])
     perplexity = None if item.get("perplexity") is None else finite(f"{name}: perplexity", item["perplexity"])
     if perplexity is not None and perplexity <= 1:
@@ -145,20 +148,9 @@ def _rank_one(
         notes.append(f"the law gives alpha {alpha:.3g}, outside (0, 1)")
     if size >= target or not 0 < alpha < 1:
         shown = alpha if 0 < alpha < 1 else None
+        unusable = (0, 1.0, None, 0, 1.0, False)
         return Ranked(
-            candidate.name,
-            size,
-            target / size,
-            shown,
-            source,
-            0,
-            1.0,
-            None,
-            0,
-            1.0,
-            False,
-            compatible,
-            "; ".join(notes),
+            candidate.name, size, target / size, shown, source, *unusable, compatible, "; ".join(notes)
         )
     gamma, speedup = _best(cost, None, alpha, target, size)
     ssd_gamma, ssd_speedup = _best(cost, settings, alpha, target, size)
@@ -213,12 +205,6 @@ def _alpha(
 def _best(
     cost: CostModel, settings: SsdSettings | None, alpha: float, target: float, size: float
 ) -> tuple[int, float]:
-    """Best whole gamma from 0 (plain decoding) on, and its speed-up."""
-    gammas: Array = np.arange(1, MAX_GAMMA + 1, dtype=float)
-    if settings is None:
-        rates = sd_rate(cost, alpha, target, size, gammas)
-    else:
-        rates = ssd_rate(cost, settings, alpha, target, size, gammas)
-    speedups = rates * float(cost.verify(target, 0.0))
-    index = int(np.argmax(speedups))
-    return (index + 1, float(speedups[index])) if speedups[index] > 1.0 else (0, 1.0)
+    """Best whole gamma and its speed-up; 0 and 1 where plain decoding is as good."""
+    gamma, speedup = best_gamma(cost, settings, alpha, target, size)
+    return (gamma, speedup) if speedup > 1.0 else (0, 1.0)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from sonoran.errors import PlanError, nearest
-from sonoran.planning.scaling.laws import Array, finite, parameters, probability, tokens_per_round
-from sonoran.planning.scaling.lawset import Laws
-from sonoran.planning.scaling.optimum import Choice, search, smallest_draft
+from sonoran.planning.scaling.quantities import finite, parameter_count
+from sonoran.theory.distributions import Floats
+from sonoran.theory.latency import LatencyCurve
+from sonoran.theory.speedup import non_negative
 
 
 class CostModel(Protocol):
@@ -25,15 +26,15 @@ class CostModel(Protocol):
         """``FLOP`` or ``ms``."""
         ...
 
-    def verify(self, target: float, gamma: ArrayLike) -> Array:
+    def verify(self, target: float, gamma: ArrayLike) -> Floats:
         """One pass of the target over gamma + 1 rows; gamma = 0 is an autoregressive step."""
         ...
 
-    def draft(self, target: float, draft: ArrayLike, gamma: ArrayLike) -> Array:
+    def draft(self, target: float, draft: ArrayLike, gamma: ArrayLike) -> Floats:
         """gamma sequential passes of the draft over one row (synchronous drafting)."""
         ...
 
-    def predraft(self, target: float, draft: ArrayLike, gamma: ArrayLike) -> Array:
+    def predraft(self, target: float, draft: ArrayLike, gamma: ArrayLike) -> Floats:
         """Building the speculation cache: a trunk pass over gamma + 1 rows, then gamma passes over the
         branches.
         """
@@ -55,10 +56,9 @@ class ParameterCost:
     draft_factor: float = 1.0
 
     def __post_init__(self) -> None:
-        for name in ("verify_slope", "draft_floor"):
-            if finite(name, getattr(self, name)) < 0:
-                raise PlanError(f"{name} must not be negative, got {getattr(self, name):g}; nearest: 0")
-        if finite("draft_factor", self.draft_factor) <= 0:
+        for name in ("verify_slope", "draft_floor", "draft_factor"):
+            non_negative(name, finite(name, getattr(self, name)))
+        if self.draft_factor == 0:
             raise PlanError(f"draft_factor must be positive, got {self.draft_factor:g}")
 
     @property
@@ -66,54 +66,32 @@ class ParameterCost:
         """FLOP."""
         return "FLOP"
 
-    @property
-    def published(self) -> bool:
-        """Whether this is exactly the cost of SDSL eq. 3, for which closed forms exist."""
-        return self == ParameterCost()
-
-    def verify(self, target: float, gamma: ArrayLike) -> Array:
+    def verify(self, target: float, gamma: ArrayLike) -> Floats:
         """FLOPs of one verification."""
         return np.asarray(2.0 * target * (1.0 + self.verify_slope * np.asarray(gamma, float)))
 
-    def _pass(self, target: float, draft: ArrayLike) -> Array:
+    def _pass(self, target: float, draft: ArrayLike) -> Floats:
         return np.asarray(2.0 * (self.draft_factor * np.asarray(draft, float) + self.draft_floor * target))
 
-    def draft(self, target: float, draft: ArrayLike, gamma: ArrayLike) -> Array:
+    def draft(self, target: float, draft: ArrayLike, gamma: ArrayLike) -> Floats:
         """FLOPs of gamma draft passes."""
         return np.asarray(self._pass(target, draft) * np.asarray(gamma, float))
 
-    def predraft(self, target: float, draft: ArrayLike, gamma: ArrayLike) -> Array:
+    def predraft(self, target: float, draft: ArrayLike, gamma: ArrayLike) -> Floats:
         """FLOPs of gamma + 1 draft passes, rows counted once."""
         return np.asarray(self._pass(target, draft) * (np.asarray(gamma, float) + 1.0))
 
 
 PUBLISHED_COST = ParameterCost()
-
-
-@dataclass(frozen=True, slots=True)
-class RowLatency:
-    """Milliseconds of one pass by number of rows: linear in between, last slope kept beyond."""
-
-    rows: tuple[float, ...]
-    milliseconds: tuple[float, ...]
-
-    def __call__(self, rows: ArrayLike) -> Array:
-        """Milliseconds for ``rows`` rows."""
-        wanted = np.asarray(rows, float)
-        inside = np.interp(wanted, self.rows, self.milliseconds)
-        if len(self.rows) == 1:
-            return np.asarray(inside)
-        slope = (self.milliseconds[-1] - self.milliseconds[-2]) / (self.rows[-1] - self.rows[-2])
-        return np.asarray(inside + max(slope, 0.0) * np.maximum(wanted - self.rows[-1], 0.0))
+"""SDSL eq. 3, for which closed forms exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class DraftLatency:
-    """Measured draft of ``parameters`` parameters."""
+    """Measured draft of ``parameters`` parameters: milliseconds of a pass by rows."""
 
     parameters: float
-    latency: RowLatency
-    name: str = ""
+    latency: LatencyCurve
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +103,7 @@ class MeasuredCost:
     pass over the speculation cache.
     """
 
-    target: RowLatency
+    target: LatencyCurve
     drafts: tuple[DraftLatency, ...]
     branches: int = 8
     floor_ms: float = 0.0
@@ -145,26 +123,26 @@ class MeasuredCost:
         """Milliseconds."""
         return "ms"
 
-    def verify(self, target: float, gamma: ArrayLike) -> Array:
+    def verify(self, target: float, gamma: ArrayLike) -> Floats:
         """Milliseconds of one pass over gamma + 1 rows."""
-        return self.target(np.asarray(gamma, float) + 1.0)
+        return _milliseconds(self.target, np.asarray(gamma, float) + 1.0)
 
-    def _pass(self, draft: ArrayLike, rows: ArrayLike) -> Array:
-        size, count = np.broadcast_arrays(np.asarray(draft, float), np.asarray(rows, float))
-        known = np.stack([item.latency(count) for item in self.drafts])
+    def _pass(self, draft: ArrayLike, rows: ArrayLike) -> Floats:
+        by_draft = [_milliseconds(item.latency, rows) for item in self.drafts]
+        size, *by_draft = np.broadcast_arrays(np.asarray(draft, float), *by_draft)
         sizes = np.concatenate([[0.0], self.sizes])
-        known = np.concatenate([np.full((1, *count.shape), self.floor_ms), known])
+        known = np.stack([np.full(size.shape, self.floor_ms), *by_draft])
         index = np.clip(np.searchsorted(sizes, size) - 1, 0, len(sizes) - 2)
         low = np.take_along_axis(known, index[None], 0)[0]
         high = np.take_along_axis(known, index[None] + 1, 0)[0]
         share = (size - sizes[index]) / (sizes[index + 1] - sizes[index])
         return np.asarray(np.maximum(low + share * (high - low), 0.0))
 
-    def draft(self, target: float, draft: ArrayLike, gamma: ArrayLike) -> Array:
+    def draft(self, target: float, draft: ArrayLike, gamma: ArrayLike) -> Floats:
         """Milliseconds of gamma passes over one row."""
         return np.asarray(self._pass(draft, 1.0) * np.asarray(gamma, float))
 
-    def predraft(self, target: float, draft: ArrayLike, gamma: ArrayLike) -> Array:
+    def predraft(self, target: float, draft: ArrayLike, gamma: ArrayLike) -> Floats:
         """Milliseconds of a pass over gamma + 1 rows and gamma passes over the branches."""
         steps = np.asarray(gamma, float)
         return np.asarray(self._pass(draft, steps + 1.0) + steps * self._pass(draft, self.branches))
@@ -174,7 +152,7 @@ def measured_cost_from_dict(value: Mapping[str, Any]) -> MeasuredCost:
     """Build a MeasuredCost from ``{"target": {rows: ms}, "drafts": [{"parameters", "milliseconds": {rows:
     ms}}]}``.
 
-    Optional keys: ``branches``, ``floor_ms``, and ``name`` of a draft. Raises PlanError.
+    Optional keys: ``branches``, ``floor_ms``, and ``name`` of a draft, for people. Raises PlanError.
     """
     _known(value, ("target", "drafts", "branches", "floor_ms"), "latencies")
     for key in ("target", "drafts"):
@@ -190,15 +168,15 @@ def measured_cost_from_dict(value: Mapping[str, Any]) -> MeasuredCost:
         _known(item, ("name", "parameters", "milliseconds"), where)
         if "parameters" not in item or "milliseconds" not in item:
             raise PlanError(f"{where} needs 'parameters' and 'milliseconds'")
-        size = parameters(f"{where}: parameters", item["parameters"])
-        drafts.append(DraftLatency(size, _rows(item["milliseconds"], where), str(item.get("name", ""))))
+        size = parameter_count(f"{where}: parameters", item["parameters"])
+        drafts.append(DraftLatency(size, _latencies(item["milliseconds"], where)))
     branches = finite("latencies: branches", value.get("branches", 8))
     floor = finite("latencies: floor_ms", value.get("floor_ms", 0.0))
     if branches < 1 or branches != int(branches) or floor < 0:
         raise PlanError(
             f"latencies: branches must be a whole number >= 1 and floor_ms >= 0, got {branches:g}, {floor:g}"
         )
-    return MeasuredCost(_rows(value["target"], "latencies: target"), tuple(drafts), int(branches), floor)
+    return MeasuredCost(_latencies(value["target"], "latencies: target"), tuple(drafts), int(branches), floor)
 
 
 def _known(value: Mapping[str, Any], names: tuple[str, ...], where: str) -> None:
@@ -207,144 +185,19 @@ def _known(value: Mapping[str, Any], names: tuple[str, ...], where: str) -> None
             raise PlanError(f"{where}: unknown key {key!r}{nearest(str(key), names)}")
 
 
-def _rows(value: Any, where: str) -> RowLatency:
+def _latencies(value: Any, where: str) -> LatencyCurve:
     if not isinstance(value, Mapping) or not value:
         raise PlanError(f"{where}: milliseconds must be an object of rows -> ms, got {value!r}")
-    pairs = sorted((finite(f"{where}: rows", k), finite(f"{where}: {k} rows", v)) for k, v in value.items())
-    for rows, milliseconds in pairs:
-        if rows < 1 or milliseconds <= 0:
-            raise PlanError(
-                f"{where}: rows must be >= 1 and milliseconds > 0, got {rows:g}: {milliseconds:g}"
-            )
-    if pairs[0][0] != 1:
-        raise PlanError(f"{where}: the latency of 1 row is missing (first is {pairs[0][0]:g} rows)")
-    return RowLatency(tuple(p[0] for p in pairs), tuple(p[1] for p in pairs))
+    try:
+        curve = LatencyCurve.of(value)
+    except PlanError as error:
+        raise PlanError(f"{where}: {error}") from None
+    least = curve.points[0][0]
+    if least != 1:
+        raise PlanError(f"{where}: the latency of 1 row is missing (first is {least:g} rows)")
+    return curve
 
 
-Backup = Literal["draft", "none"]
-
-
-@dataclass(frozen=True, slots=True)
-class SsdSettings:
-    """Hit rate of the speculation cache, and what a miss does: draft just in time, or a plain step of the
-    target.
-    """
-
-    hit_rate: float = 0.8
-    backup: Backup = "draft"
-
-    def __post_init__(self) -> None:
-        probability("hit_rate", self.hit_rate)
-        if self.backup not in ("draft", "none"):
-            raise PlanError(f"unknown backup {self.backup!r}{nearest(str(self.backup), ('draft', 'none'))}")
-
-
-@dataclass(frozen=True, slots=True)
-class HiddenDrafting:
-    """SD against SSD under one cost model."""
-
-    settings: SsdSettings
-    sd: Choice
-    ssd: Choice
-    size_ratio: float  # best draft of SSD / best draft of SD
-    hidden_limit: (
-        float  # largest draft whose work fits behind one verification at SSD's gamma; 0 when none does
-    )
-    break_even: float  # largest draft with which SSD is still as fast as SD with its own best draft
-
-
-def sd_rate(cost: CostModel, alpha: ArrayLike, target: float, draft: ArrayLike, gamma: ArrayLike) -> Array:
-    """Tokens per unit of cost of synchronous SD: draft, then verify."""
-    return np.asarray(
-        tokens_per_round(alpha, gamma) / (cost.verify(target, gamma) + cost.draft(target, draft, gamma))
-    )
-
-
-def ssd_rate(
-    cost: CostModel,
-    settings: SsdSettings,
-    alpha: ArrayLike,
-    target: float,
-    draft: ArrayLike,
-    gamma: ArrayLike,
-) -> Array:
-    """Tokens per unit of cost of SSD (SSD paper, arXiv 2603.03251, Theorem 7, in absolute costs).
-
-    A hit costs max(verify, predraft). A miss either drafts just in time (verify + draft, as many tokens as a
-    hit) or takes one plain step of the target.
-    """
-    p = settings.hit_rate
-    emitted = tokens_per_round(alpha, gamma)
-    verify = cost.verify(target, gamma)
-    hit = np.maximum(verify, cost.predraft(target, draft, gamma))
-    if settings.backup == "draft":
-        miss_tokens, miss = emitted, verify + cost.draft(target, draft, gamma)
-    else:
-        miss_tokens, miss = (
-            np.ones_like(emitted),
-            cost.verify(target, np.zeros_like(np.asarray(gamma, float))),
-        )
-    return np.asarray((p * emitted + (1.0 - p) * miss_tokens) / (p * hit + (1.0 - p) * miss))
-
-
-def compare_hidden(
-    laws: Laws,
-    cost: CostModel,
-    settings: SsdSettings,
-    target: float,
-    target_tokens: float,
-    draft_tokens: float,
-) -> HiddenDrafting | None:
-    """Best draft of SD and of SSD over size and whole gamma; None when no draft is of any use."""
-
-    def alpha(draft: Array) -> tuple[Array, NDArray[np.bool_]]:
-        value = laws.alpha(target, target_tokens, draft, draft_tokens)
-        usable = (value > 0) & (value < 1)
-        return np.where(usable, value, 0.5), usable
-
-    def sd(draft: Array, gamma: Array) -> Array:
-        value, usable = alpha(draft)
-        return np.where(usable, sd_rate(cost, value, target, draft, gamma), -np.inf)
-
-    def ssd(draft: Array, gamma: Array) -> Array:
-        value, usable = alpha(draft)
-        return np.where(usable, ssd_rate(cost, settings, value, target, draft, gamma), -np.inf)
-
-    low, high = float(smallest_draft(target)), target * (1 - 1e-9)
-    plain = float(1.0 / cost.verify(target, 0.0))
-    choices = []
-    for rate in (sd, ssd):
-        size, gamma, best = search(rate, low, high)
-        if not np.isfinite(best):
-            return None
-        value = float(laws.alpha(target, target_tokens, size, draft_tokens))
-        choices.append(Choice(size, gamma, value, best, best / plain))
-    gammas = np.arange(1, 65, dtype=float)[None, :]
-
-    def fast_enough(size: float) -> bool:
-        return float(ssd(np.array([[size]]), gammas).max()) >= choices[0].throughput * (1 - 1e-12)
-
-    def hidden(size: float) -> bool:
-        gamma = choices[1].gamma
-        return float(cost.predraft(target, size, gamma)) <= float(cost.verify(target, gamma))
-
-    return HiddenDrafting(
-        settings,
-        choices[0],
-        choices[1],
-        choices[1].parameters / choices[0].parameters,
-        _largest(hidden, low, high),
-        _largest(fast_enough, choices[1].parameters, high),
-    )
-
-
-def _largest(holds: Callable[[float], bool], low: float, high: float) -> float:
-    """Largest size for which the predicate holds, by bisection in ln N; 0 when it fails at ``low``."""
-    if not holds(low):
-        return 0.0
-    if holds(high):
-        return high
-    for _ in range(45):
-        middle = float(np.sqrt(low * high))
-        low, high = (middle, high) if holds(middle) else (low, middle)
-    return low
+def _milliseconds(curve: LatencyCurve, rows: ArrayLike) -> Floats:
+    """A curve at every entry of an array."""
+    return np.asarray(np.vectorize(curve, otypes=[float])(rows))

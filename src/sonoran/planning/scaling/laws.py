@@ -1,253 +1,192 @@
-"""Pre-training loss law: perplexity of a model from its size and its training data."""
+"""A complete set of laws: losses, acceptance, the data behind them; and the file that carries it."""
 
 from __future__ import annotations
 
-import math
+import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from sonoran.errors import PlanError, nearest
+from sonoran.planning.scaling.acceptance import AcceptanceLaw, AcceptancePlane, PlaneFit, fit_plane
+from sonoran.planning.scaling.loss import BESIROGLU, LossLaw, loss_law_from_dict
+from sonoran.planning.scaling.measurements import Measurement, measurement_to_dict, parse_measurements
+from sonoran.planning.scaling.quantities import finite
+from sonoran.theory.distributions import Floats
 
-PARAMETERS = (1e6, 1e15)
-TOKENS = (1e7, 1e18)
-_SUFFIXES = {"k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
-
-
-def finite(name: str, value: float) -> float:
-    """Return ``value`` as a float; PlanError when it is not a finite number."""
-    if isinstance(value, bool):
-        raise PlanError(f"{name} must be a number, got {value!r}")
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        raise PlanError(f"{name} must be a number, got {value!r}") from None
-    if not math.isfinite(number):
-        raise PlanError(f"{name} must be finite, got {number}")
-    return number
-
-
-def within(name: str, value: float, low: float, high: float, hint: str = "") -> float:
-    """Return ``value`` when ``low <= value <= high``; the error names the nearest valid value."""
-    number = finite(name, value)
-    if not low <= number <= high:
-        nearest = low if number < low else high
-        raise PlanError(f"{name} must lie in [{low:g}, {high:g}], got {number:g}; nearest: {nearest:g}{hint}")
-    return number
-
-
-def parameters(name: str, value: float) -> float:
-    """Check a number of parameters (1 million to 1e15)."""
-    return within(name, value, *PARAMETERS, hint=" (parameters are absolute: write 70e9 or 70B, not 70)")
-
-
-def tokens(name: str, value: float) -> float:
-    """Check a number of training tokens (10 million to 1e18)."""
-    return within(name, value, *TOKENS, hint=" (tokens are absolute: write 15e12 or 15T, not 15)")
-
-
-def probability(name: str, value: float) -> float:
-    """Check a probability in [0, 1]."""
-    return within(name, value, 0.0, 1.0)
-
-
-def open_unit(name: str, value: float) -> float:
-    """Check a value strictly between 0 and 1, such as an acceptance rate."""
-    number = finite(name, value)
-    if not 0.0 < number < 1.0:
-        raise PlanError(f"{name} must lie strictly between 0 and 1, got {number:g}")
-    return number
-
-
-def parse_count(name: str, text: str) -> float:
-    """Read ``70e9``, ``70B``, ``494M``, ``15T`` or ``0.5b`` as a number."""
-    body = text.strip().replace(",", "").replace("_", "")
-    scale = _SUFFIXES.get(body[-1:].lower(), 1.0)
-    if scale != 1.0:
-        body = body[:-1]
-    try:
-        number = float(body) * scale
-    except ValueError:
-        raise PlanError(f"{name}: cannot read {text!r} as a number; examples: 70e9, 70B, 494M, 15T") from None
-    return finite(name, number)
-
-
-Array = NDArray[np.float64]
+LAWS_FORMAT = "sonoran-laws"
+LAWS_VERSION = 1
+_KEYS = ("format", "version", "source", "loss", "plane", "quality", "range", "measurements")
 
 
 @dataclass(frozen=True, slots=True)
-class LossLaw:
-    """L(n, d) = e + a / n**nu + b / d**delta in nats, for n parameters and d training tokens.
+class Laws:
+    """Everything that predicts alpha from sizes and data, with the range in which it was fitted."""
 
-    Form of Hoffmann et al. (arXiv 2203.15556), as used in SDSL (arXiv 2603.11053) eq. 2. SDSL eq. 7 and 8
-    print the exponents with a minus sign inside the denominator; only the positive exponents used here give
-    Table 5.
+    loss: LossLaw
+    acceptance: AcceptanceLaw
+    x_range: tuple[float, float]  # draft perplexities of the fit
+    y_range: tuple[float, float]  # target perplexities of the fit
+    r2: float
+    residual_sd: float  # scatter of a single pair around the law, in alpha
+    measurements: tuple[Measurement, ...] = ()
+    source: str = ""
+
+    def alpha(
+        self, target: ArrayLike, target_tokens: ArrayLike, draft: ArrayLike, draft_tokens: ArrayLike
+    ) -> Floats:
+        """Acceptance rate for sizes in parameters and data in tokens; broadcasts, not clipped to (0, 1)."""
+        x = self.loss.perplexity(draft, draft_tokens)
+        y = self.loss.perplexity(target, target_tokens)
+        return self.acceptance.alpha(x, y)
+
+
+def laws_from_fit(
+    fit: PlaneFit, measurements: tuple[Measurement, ...], *, loss: LossLaw = BESIROGLU, source: str = ""
+) -> Laws:
+    """Laws around a fitted plane."""
+    regression = fit.regression
+    return Laws(
+        loss, fit.plane, fit.x_range, fit.y_range, regression.r2, regression.residual_sd, measurements, source
+    )
+
+
+def fit_measurements(measurements: list[Measurement]) -> PlaneFit:
+    """Plane through measured pairs (see ``fit_plane``)."""
+    return fit_plane(
+        [point.x for point in measurements],
+        [point.y for point in measurements],
+        [point.alpha for point in measurements],
+    )
+
+
+def fit_warnings(fit: PlaneFit, measurements: list[Measurement]) -> list[str]:
+    """Reasons not to trust a fit too far."""
+    warnings = []
+    targets = len({point.target for point in measurements})
+    if len(measurements) < 10:
+        warnings.append(
+            f"only {len(measurements)} pairs: the plane has three coefficients; 10 pairs or more are better"
+        )
+    if targets < 3:
+        warnings.append(
+            f"only {targets} targets: no bootstrap interval for N*, and B rests on their difference alone"
+        )
+    for name, value, margin in zip("AB", fit.regression.coefficients, fit.regression.margins, strict=False):
+        if abs(value) < margin:
+            warnings.append(f"{name} = {value:.3g} cannot be told from zero (95 % margin {margin:.3g})")
+    if fit.regression.r2 < 0.5:
+        warnings.append(
+            f"R2 is {fit.regression.r2:.2f}: the plane explains less than half of the differences"
+        )
+    return warnings
+
+
+def left_out_error(measurements: list[Measurement]) -> float | None:
+    """Root mean square error of alpha on targets left out of the fit one at a time; None with fewer than
+    three.
     """
-
-    e: float
-    a: float
-    b: float
-    nu: float
-    delta: float
-
-    def __post_init__(self) -> None:
-        for name in ("e", "a", "b", "nu", "delta"):
-            if finite(f"loss law constant {name}", getattr(self, name)) <= 0:
-                raise PlanError(f"loss law constant {name} must be positive, got {getattr(self, name):g}")
-        if max(self.nu, self.delta) > 2:
-            raise PlanError(f"loss law exponents must be at most 2, got nu {self.nu:g}, delta {self.delta:g}")
-
-    def loss(self, parameters: ArrayLike, tokens: ArrayLike) -> Array:
-        """Loss in nats per token; arguments broadcast."""
-        n, d = np.asarray(parameters, float), np.asarray(tokens, float)
-        return np.asarray(self.e + self.a / n**self.nu + self.b / d**self.delta)
-
-    def perplexity(self, parameters: ArrayLike, tokens: ArrayLike) -> Array:
-        """exp(loss); natural exponent, no calibration to any data set."""
-        # A loss of 600 nats is already meaningless; the cap only keeps the exponential finite.
-        return np.exp(np.minimum(self.loss(parameters, tokens), 600.0))
-
-    def log_slope(self, parameters: ArrayLike) -> Array:
-        """d loss / d ln(parameters), negative."""
-        return -self.nu * self.a / np.asarray(parameters, float) ** self.nu
-
-    def to_dict(self) -> dict[str, float]:
-        """The five constants by name."""
-        return asdict(self)
+    targets = sorted({point.target for point in measurements})
+    if len(targets) < 3:
+        return None
+    errors: list[float] = []
+    for target in targets:
+        rest = [point for point in measurements if point.target != target]
+        try:
+            plane = fit_measurements(rest).plane
+        except PlanError:
+            return None
+        errors += [float(plane.alpha(p.x, p.y)) - p.alpha for p in measurements if p.target == target]
+    return float(np.sqrt(np.mean(np.square(errors))))
 
 
-BESIROGLU = LossLaw(1.8172, 482.01, 2085.43, 0.3478, 0.3658)
-"""Re-fit of Besiroglu et al. (arXiv 2404.10102); the default, and what SDSL uses."""
+def laws_to_dict(fit: PlaneFit, laws: Laws) -> dict[str, Any]:
+    """The JSON document that ``laws_from_json`` reads."""
+    regression = fit.regression
+    names = ("A", "B", "C")
+    return {
+        "format": LAWS_FORMAT,
+        "version": LAWS_VERSION,
+        "source": laws.source,
+        "loss": laws.loss.to_dict(),
+        "plane": dict(zip(names, (float(v) for v in regression.coefficients), strict=True)),
+        "quality": {
+            "points": len(regression.residuals),
+            "targets": len({point.target for point in laws.measurements}),
+            "drafts": len({point.draft for point in laws.measurements}),
+            "r2": regression.r2,
+            "mse": regression.mse,
+            "residual_sd": regression.residual_sd,
+            "standard_errors": dict(zip(names, (float(v) for v in regression.standard_errors), strict=True)),
+            "margins_95": dict(zip(names, (float(v) for v in regression.margins), strict=True)),
+            "left_out_target_error": left_out_error(list(laws.measurements)),
+        },
+        "range": {"draft_perplexity": list(laws.x_range), "target_perplexity": list(laws.y_range)},
+        "measurements": [measurement_to_dict(point) for point in laws.measurements],
+    }
 
-HOFFMANN = LossLaw(1.69, 406.4, 410.7, 0.34, 0.28)
-"""Approach 3 of Hoffmann et al. (arXiv 2203.15556)."""
 
-NAMED = {"besiroglu": BESIROGLU, "hoffmann": HOFFMANN}
-
-
-def parse_loss_law(text: str) -> LossLaw:
-    """Read ``besiroglu``, ``hoffmann`` or five numbers ``e,a,b,nu,delta``."""
-    key = text.strip().lower()
-    if key in NAMED:
-        return NAMED[key]
-    if "," not in key:
-        raise PlanError(f"unknown loss law {text!r}{nearest(key, NAMED)} (or five numbers: e,a,b,nu,delta)")
-    fields = key.split(",")
-    if len(fields) != 5:
-        raise PlanError(f"a loss law needs five numbers e,a,b,nu,delta, got {len(fields)} in {text!r}")
+def laws_from_json(text: str) -> Laws:
+    """Read a laws file. Raises PlanError with the offending key."""
     try:
-        values = [float(field) for field in fields]
-    except ValueError:
-        raise PlanError(f"a loss law needs five numbers e,a,b,nu,delta, got {text!r}") from None
-    return LossLaw(*values)
-
-
-def loss_law_from_dict(value: Mapping[str, Any]) -> LossLaw:
-    """Inverse of ``LossLaw.to_dict``; unknown and missing keys are errors."""
-    names = ("e", "a", "b", "nu", "delta")
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise PlanError(f"laws file is not JSON: line {error.lineno}: {error.msg}") from None
+    if not isinstance(value, Mapping) or value.get("format") != LAWS_FORMAT:
+        raise PlanError(
+            f"not a laws file: the key 'format' must be {LAWS_FORMAT!r} (write one with `sonoran plan fit`)"
+        )
+    if value.get("version") != LAWS_VERSION:
+        raise PlanError(
+            f"laws file has version {value.get('version')!r}; this release reads version {LAWS_VERSION}"
+        )
     for key in value:
-        if key not in names:
-            raise PlanError(f"loss law: unknown key {key!r}{nearest(str(key), names)}")
-    missing = [name for name in names if name not in value]
+        if key not in _KEYS:
+            raise PlanError(f"laws file: unknown key {key!r}{nearest(str(key), _KEYS)}")
+    plane = _numbers(value, "plane", ("A", "B", "C"))
+    quality = _numbers(value, "quality", ("r2", "residual_sd"))
+    spans = [_span(value, name) for name in ("draft_perplexity", "target_perplexity")]
+    if plane[0] >= 0:
+        raise PlanError(
+            f"laws file: A must be negative (a worse draft is accepted less often), got {plane[0]:g}"
+        )
+    loss = value.get("loss", BESIROGLU.to_dict())
+    if not isinstance(loss, Mapping):
+        raise PlanError("laws file: 'loss' must be an object with e, a, b, nu, delta")
+    points: list[Measurement] = []
+    if value.get("measurements"):
+        points, _ = parse_measurements(json.dumps(value["measurements"]), form="json")
+    return Laws(
+        loss_law_from_dict(loss),
+        AcceptancePlane(*plane),
+        spans[0],
+        spans[1],
+        quality[0],
+        quality[1],
+        tuple(points),
+        str(value.get("source", "")),
+    )
+
+
+def _numbers(value: Mapping[str, Any], section: str, names: tuple[str, ...]) -> list[float]:
+    part = value.get(section)
+    if not isinstance(part, Mapping):
+        raise PlanError(f"laws file: missing section {section!r}")
+    missing = [name for name in names if name not in part]
     if missing:
-        raise PlanError(f"loss law: missing {', '.join(missing)}")
-    return LossLaw(*(finite(f"loss law constant {name}", value[name]) for name in names))
+        raise PlanError(f"laws file: {section} lacks {', '.join(missing)}")
+    return [finite(f"laws file: {section} {name}", part[name]) for name in names]
 
 
-def inverse_size(law: LossLaw, perplexity: float, tokens: float) -> float:
-    """Parameters at which the law gives ``perplexity`` with ``tokens`` of data; inf when out of its reach."""
-    rest = math.log(perplexity) - law.e - law.b / tokens**law.delta
-    return math.inf if rest <= 0 else float((law.a / rest) ** (1.0 / law.nu))
-
-
-MAX_GAMMA = 64
-"""Longest draft that the integer searches look at, unless they are asked for more."""
-
-
-def tokens_per_round(alpha: ArrayLike, gamma: ArrayLike) -> Array:
-    """Expected tokens of one verification, bonus included: (1 - alpha**(gamma + 1)) / (1 - alpha).
-
-    Assumes independent acceptance with probability ``alpha`` in (0, 1) (Leviathan et al., arXiv 2211.17192).
-    """
-    log_alpha = np.log(np.asarray(alpha, float))
-    return np.asarray(np.expm1((np.asarray(gamma, float) + 1.0) * log_alpha) / np.expm1(log_alpha))
-
-
-def throughput(alpha: ArrayLike, gamma: ArrayLike, target: ArrayLike, draft: ArrayLike) -> Array:
-    """T(gamma) in tokens per FLOP: tokens per round over 2 (M + gamma N) (SDSL eq. 3).
-
-    The target is charged 2 M however many rows it verifies, so this is a proxy of latency when reading the
-    weights dominates, not a count of operations.
-    """
-    cost = 2.0 * (np.asarray(target, float) + np.asarray(gamma, float) * np.asarray(draft, float))
-    return np.asarray(tokens_per_round(alpha, gamma) / cost)
-
-
-def _excess(tau: Array) -> Array:
-    """Solve s - ln(1 + s) = tau for s >= 0, so that 1 + s = -W_-1(-exp(-1 - tau)).
-
-    Newton from the upper bound tau + sqrt(2 tau) (Chatzigeorgiou 2013); the function is convex, so the steps
-    never overshoot and never underflow, whereas exp(-1 - tau) is 0 in double precision beyond tau = 745.
-    """
-    tau = np.maximum(tau, 0.0)
-    s = tau + np.sqrt(2.0 * tau)
-    for _ in range(12):
-        with np.errstate(divide="ignore", invalid="ignore"):
-            step = (s - np.log1p(s) - tau) * (1.0 + s) / s
-        s = np.where(s > 0, np.maximum(s - np.where(np.isfinite(step), step, 0.0), 0.0), 0.0)
-    return np.asarray(s)
-
-
-def _tau(alpha: ArrayLike, target: ArrayLike, draft: ArrayLike) -> tuple[Array, Array]:
-    decay = -np.log(np.asarray(alpha, float))
-    return decay, (np.asarray(target, float) / np.asarray(draft, float) - 1.0) * decay
-
-
-def lambert_w(alpha: ArrayLike, target: ArrayLike, draft: ArrayLike) -> Array:
-    """W_-1(-alpha**(M/N - 1) / e), at most -1. Branch 0 would give a negative draft length."""
-    _, tau = _tau(alpha, target, draft)
-    return -1.0 - _excess(tau)
-
-
-def optimal_gamma(alpha: ArrayLike, target: ArrayLike, draft: ArrayLike) -> Array:
-    """Continuous gamma that maximises T (SDSL eq. 13); values below 0 mean that no drafting helps.
-
-    Needs 0 < alpha < 1 and draft < target. At the optimum alpha**(gamma + 1) = -1 / W, hence the form used
-    here, which does not subtract two large numbers.
-    """
-    decay, tau = _tau(alpha, target, draft)
-    return np.asarray(np.log1p(_excess(tau)) / decay - 1.0)
-
-
-def optimal_throughput(alpha: ArrayLike, target: ArrayLike, draft: ArrayLike) -> Array:
-    """T at the continuous optimum, tokens per FLOP (SDSL eq. 4)."""
-    decay, tau = _tau(alpha, target, draft)
-    rest = -np.expm1(-decay)
-    return np.asarray(decay / (2.0 * np.asarray(draft, float) * rest * (1.0 + _excess(tau))))
-
-
-def best_integer_gamma(alpha: float, target: float, draft: float, *, minimum: int = 1) -> int:
-    """Whole gamma of the highest T, at least ``minimum``; with ``minimum=0`` the answer 0 means: do not
-    speculate.
-
-    T has a single maximum in gamma, so the two neighbours of the continuous optimum suffice. Raises PlanError
-    for alpha outside (0, 1).
-    """
-    open_unit("alpha", alpha)
-    real = float(optimal_gamma(alpha, target, draft))
-    low = max(minimum, int(np.floor(max(real, 0.0))))
-    values = [float(throughput(alpha, g, target, draft)) for g in (low, low + 1)]
-    return low if values[0] >= values[1] else low + 1
-
-
-def autoregressive_throughput(target: ArrayLike) -> Array:
-    """One token per pass: 1 / (2 M) tokens per FLOP."""
-    return np.asarray(0.5 / np.asarray(target, float))
-
-
-def speedup(alpha: ArrayLike, gamma: ArrayLike, target: ArrayLike, draft: ArrayLike) -> Array:
-    """T(gamma) over that of autoregressive decoding: 2 M T (Leviathan et al., Theorem 3.8)."""
-    return np.asarray(throughput(alpha, gamma, target, draft) / autoregressive_throughput(target))
+def _span(value: Mapping[str, Any], name: str) -> tuple[float, float]:
+    part = value.get("range")
+    pair = part.get(name) if isinstance(part, Mapping) else None
+    if not isinstance(pair, list) or len(pair) != 2:
+        raise PlanError(f"laws file: range {name} must be a list of two numbers")
+    low, high = (finite(f"laws file: range {name}", v) for v in pair)
+    if low > high:
+        raise PlanError(f"laws file: range {name} is reversed: {low:g}, {high:g}")
+    return low, high

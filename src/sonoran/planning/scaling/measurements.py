@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sonoran.errors import PlanError, nearest
-from sonoran.planning.scaling.acceptance import alpha_from_means
+from sonoran.planning.scaling.estimate import alpha_from_means
 
 REQUIRED = ("draft", "target", "draft_perplexity", "target_perplexity")
 OPTIONAL = ("alpha", "alpha_margin", "gamma", "rounds", "accepted")

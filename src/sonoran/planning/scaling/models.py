@@ -12,14 +12,14 @@ from typing import Any
 
 from sonoran.errors import PlanError
 from sonoran.planning.scaling.acceptance import PUBLISHED_PLANE
-from sonoran.planning.scaling.laws import BESIROGLU
-from sonoran.planning.scaling.lawset import Laws, fit_measurements
+from sonoran.planning.scaling.laws import Laws, fit_measurements
+from sonoran.planning.scaling.loss import BESIROGLU
 from sonoran.planning.scaling.measurements import Measurement, parse_measurements
 
 
 def data_text(name: str) -> str:
     """Text of a data file of this package."""
-    return resources.files("sonoran.planning.scaling").joinpath("data", name).read_text(encoding="utf-8")
+    return (resources.files("sonoran.planning.scaling") / "data" / name).read_text(encoding="utf-8")
 
 
 @functools.cache

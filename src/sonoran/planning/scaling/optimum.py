@@ -3,32 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from sonoran.planning.scaling.acceptance import AcceptanceLaw
-from sonoran.planning.scaling.laws import MAX_GAMMA, Array, LossLaw, optimal_gamma, optimal_throughput
+from sonoran.planning.scaling.loss import LossLaw
+from sonoran.planning.scaling.throughput import GAMMAS, optimal_gamma, optimal_throughput
+from sonoran.theory.distributions import Floats
 
 _GRID = 128
 _BISECTIONS = 44
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """A draft size and a draft length, with the predicted throughput (tokens per unit of cost) and speed-up
-    over AR.
-    """
-
-    parameters: float
-    gamma: float
-    alpha: float
-    throughput: float
-    speedup: float
-
-
-def smallest_draft(target: ArrayLike) -> Array:
+def smallest_draft(target: ArrayLike) -> Floats:
     """Lower end of the search; far below every optimum (the printed 1e8 of SDSL Table 7 is above some)."""
     return np.maximum(1e3, 1e-8 * np.asarray(target, float))
 
@@ -40,7 +28,7 @@ def envelope(
     target_tokens: ArrayLike,
     draft: ArrayLike,
     draft_tokens: ArrayLike,
-) -> Array:
+) -> Floats:
     """T at the best continuous gamma (tokens per FLOP); -inf where alpha is outside (0, 1) or no drafting
     helps.
     """
@@ -58,7 +46,7 @@ def optimal_sizes(
     target: ArrayLike,
     target_tokens: ArrayLike,
     draft_tokens: ArrayLike,
-) -> Array:
+) -> Floats:
     """N* for every problem (arguments broadcast; the acceptance law may hold arrays of planes of the same
     shape).
 
@@ -90,8 +78,14 @@ def optimal_sizes(
 
 
 def _slope_sign(
-    loss: LossLaw, acceptance: AcceptanceLaw, m: Array, y: Array, n: Array, draft_tokens: Array, below: Array
-) -> Array:
+    loss: LossLaw,
+    acceptance: AcceptanceLaw,
+    m: Floats,
+    y: Floats,
+    n: Floats,
+    draft_tokens: Floats,
+    below: Floats,
+) -> Floats:
     """Whether T still rises with N; gamma is at its optimum, so only its direct effects count (envelope
     theorem).
     """
@@ -109,7 +103,7 @@ def _slope_sign(
 
 
 def flat_range(
-    curve: Callable[[Array], Array], best: float, low: float, high: float, fraction: float
+    curve: Callable[[Floats], Floats], best: float, low: float, high: float, fraction: float
 ) -> tuple[float, float]:
     """Sizes around ``best`` at which ``curve`` stays at or above ``fraction`` of its value there."""
     floor = fraction * float(curve(np.array([best]))[0])
@@ -127,28 +121,20 @@ def flat_range(
     return ends[0], ends[1]
 
 
-def search(
-    rate: Callable[[Array, Array], Array],
-    low: float,
-    high: float,
-    *,
-    max_gamma: int = MAX_GAMMA,
-    minimum: int = 1,
-) -> tuple[float, int, float]:
-    """Maximise ``rate(sizes [n, 1], gammas [1, g])`` over sizes in [low, high] and whole gamma.
+def search(rate: Callable[[Floats, Floats], Floats], low: float, high: float) -> tuple[float, int, float]:
+    """Maximise ``rate(sizes [n, 1], gammas [1, g])`` over sizes in [low, high] and whole gamma from 1 on.
 
     Returns size, gamma, rate (-inf when nothing is usable). Works for any cost, kinks included: a grid in ln
     N is narrowed around its best point until the size is known to about 1e-6.
     """
-    gammas = np.arange(minimum, max_gamma + 1, dtype=float)[None, :]
     left, right = np.log(low), np.log(high)
-    points, best = 240, (float("nan"), minimum, float("-inf"))
+    points, best = 240, (float("nan"), 1, float("-inf"))
     for _ in range(6):
         sizes = np.exp(np.linspace(left, right, points))
-        values = rate(sizes[:, None], gammas)
+        values = rate(sizes[:, None], GAMMAS[None, :])
         row, column = divmod(int(np.argmax(values)), values.shape[1])
         if values[row, column] > best[2]:
-            best = (float(sizes[row]), int(gammas[0, column]), float(values[row, column]))
+            best = (float(sizes[row]), int(GAMMAS[column]), float(values[row, column]))
         left, right = np.log(sizes[max(row - 1, 0)]), np.log(sizes[min(row + 1, points - 1)])
         points = 24
     return best

@@ -8,112 +8,23 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sonoran.errors import PlanError
-from sonoran.planning.scaling import laws as checks
-from sonoran.planning.scaling.acceptance import quantile95
 from sonoran.planning.scaling.candidates import Candidate, Ranked, candidate_of, rank
-from sonoran.planning.scaling.costs import (
-    PUBLISHED_COST,
-    CostModel,
-    HiddenDrafting,
-    MeasuredCost,
-    SsdSettings,
-    compare_hidden,
-    sd_rate,
-)
-from sonoran.planning.scaling.laws import MAX_GAMMA, Array, optimal_gamma
-from sonoran.planning.scaling.lawset import Laws
+from sonoran.planning.scaling.costs import PUBLISHED_COST, CostModel
+from sonoran.planning.scaling.hidden import HiddenDrafting, compare_hidden
+from sonoran.planning.scaling.laws import Laws
 from sonoran.planning.scaling.models import KnownModel, drafts_for, find_model, published_laws
+from sonoran.planning.scaling.notes import Note, cost_extrapolations, extrapolations
 from sonoran.planning.scaling.optimum import envelope, flat_range, optimal_sizes, smallest_draft
+from sonoran.planning.scaling.quantities import finite, format_count, parameter_count, token_count, within
+from sonoran.planning.scaling.rates import SsdSettings, best_gamma, rates_by_size
+from sonoran.planning.scaling.regression import quantile95
 from sonoran.planning.scaling.sensitivity import Bootstrap, Variant, bootstrap_size, search_size, variants
-from sonoran.planning.scaling.size_law import DATA_RANGE, LAW_RANGE, POWER_LAW, PUBLISHED_AFFINE
+from sonoran.planning.scaling.size_law import LAW_RANGE, POWER_LAW, PUBLISHED_AFFINE
+from sonoran.planning.scaling.throughput import GAMMAS, optimal_gamma
+from sonoran.theory.distributions import Floats
 
-
-@dataclass(frozen=True, slots=True)
-class Note:
-    """One warning; ``code`` is stable, ``text`` is for people."""
-
-    code: str
-    text: str
-
-
-def extrapolations(
-    laws: Laws, target: float, target_tokens: float, draft: float | None, draft_tokens: float
-) -> list[Note]:
-    """What about a target and its proposed draft (None: no optimum) lies outside of what was fitted."""
-    notes = []
-    y = float(laws.loss.perplexity(target, target_tokens))
-    if not laws.y_range[0] <= y <= laws.y_range[1]:
-        notes.append(Note("target_perplexity", _outside("target", y, laws.y_range)))
-    if draft is not None:
-        x = float(laws.loss.perplexity(draft, draft_tokens))
-        if not laws.x_range[0] <= x <= laws.x_range[1]:
-            notes.append(Note("draft_perplexity", _outside("draft", x, laws.x_range)))
-    if not LAW_RANGE[0] <= target <= LAW_RANGE[1]:
-        notes.append(
-            Note(
-                "target_size",
-                f"a target of {size(target)} is outside the 13B to 110B of the published size law; its "
-                "straight line is not used here, but neither is the full optimum checked against "
-                "measurements at this size",
-            )
-        )
-    for role, value in (("target", target_tokens), ("draft", draft_tokens)):
-        if not DATA_RANGE[0] <= value <= DATA_RANGE[1]:
-            notes.append(
-                Note(
-                    f"{role}_tokens",
-                    f"{size(value)} training tokens of the {role} are outside the 1T to 100T of the "
-                    "published grid",
-                )
-            )
-    sizes = np.geomspace(float(smallest_draft(target)), target, 200, endpoint=False)
-    if float(np.max(laws.alpha(target, target_tokens, sizes, draft_tokens))) >= 1:
-        notes.append(
-            Note(
-                "alpha_above_one",
-                "the acceptance plane gives alpha of 1 or more for some draft sizes: it does not apply "
-                "to this target",
-            )
-        )
-    return notes
-
-
-def _outside(role: str, value: float, span: tuple[float, float]) -> str:
-    return (
-        f"the loss law gives the {role} perplexity {value:.2f}, outside the {span[0]:.2f} to "
-        f"{span[1]:.2f} on which the acceptance plane was fitted: alpha is extrapolated"
-    )
-
-
-def cost_extrapolations(cost: CostModel, draft: float, gamma: float) -> list[Note]:
-    """Latencies that were not measured but extended from those that were."""
-    if not isinstance(cost, MeasuredCost):
-        return []
-    notes = []
-    if not cost.sizes[0] <= draft <= cost.sizes[-1]:
-        notes.append(
-            Note(
-                "draft_latency",
-                f"a draft of {size(draft)} is outside the measured {size(cost.sizes[0])} to "
-                f"{size(cost.sizes[-1])}",
-            )
-        )
-    if gamma + 1 > cost.target.rows[-1]:
-        notes.append(
-            Note(
-                "target_latency",
-                f"a verification of {gamma + 1:.0f} rows is beyond the measured {cost.target.rows[-1]:.0f}",
-            )
-        )
-    return notes
-
-
-def size(value: float) -> str:
-    """``70B``, ``282M``, ``15T``: three digits and the usual letter."""
-    for scale, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K")):
-        if value >= scale * 0.9995:
-            return f"{value / scale:.3g}{letter}" if value < scale * 999.5 else f"{value / scale:.0f}{letter}"
-    return f"{value:.3g}"
+DEFAULT_TOKENS = 15e12
+"""Assumed training data where none is given; a factor of ten changes N* by about 4 %."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +51,7 @@ class Optimum:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class RuleOfThumb:
     """A rule of thumb against the full optimum: relative error of N*, and the share of T* that it keeps."""
 
     name: str
@@ -161,50 +72,13 @@ class Plan:
     cost_unit: str
     laws_source: str
     optimum: Optimum | None
-    rules: tuple[Rule, ...]
+    rules: tuple[RuleOfThumb, ...]
     variants: tuple[Variant, ...]
     hidden: HiddenDrafting | None
     candidates: tuple[Ranked, ...]
     best_candidate: str | None  # None: no candidates given, or none pays
     sentence: str
     notes: tuple[Note, ...]
-
-
-def describe(answer: Plan) -> str:
-    """The sentence that explains a plan."""
-    best = answer.optimum
-    if best is None:
-        text = f"For {answer.target}, the law finds no draft size that pays: decode without speculation."
-        return text + (
-            " None of the candidates pays." if answer.candidates and not answer.best_candidate else ""
-        )
-    sure = ""
-    if best.interval is not None:
-        sure = f" (95 %: {size(best.interval.low)} to {size(best.interval.high)})"
-    low, high = best.within_1_percent
-    text = (
-        f"For {answer.target} trained on {size(answer.target_tokens)} tokens, the law puts the best draft "
-        f"at {size(best.parameters)} parameters{sure}, 1/{best.ratio:.0f} of the target. With "
-        f"K = {best.num_speculative_tokens} it predicts {best.integer_speedup:.2f} times plain decoding; "
-        f"any size from {size(low)} to {size(high)} stays within 1 % of that."
-    )
-    if answer.hidden is not None:
-        ssd = answer.hidden.ssd
-        rate = f"{answer.hidden.settings.hit_rate:.2g}"
-        text += (
-            f" If drafting hides behind verification (SSD, hit rate {rate}), the best draft is "
-            f"{size(ssd.parameters)} and the prediction {ssd.speedup:.2f} times."
-        )
-    if answer.candidates:
-        row = next((r for r in answer.candidates if r.name == answer.best_candidate), None)
-        if row is None:
-            return text + " None of the candidates pays."
-        text += f" Of the candidates, {row.name} comes first: {row.speedup:.2f} times with K = {row.gamma}."
-    return text
-
-
-DEFAULT_TOKENS = 15e12
-"""Assumed training data where none is given; a factor of ten changes N* by about 4 %."""
 
 
 def plan(
@@ -231,8 +105,8 @@ def plan(
 
     Raises PlanError for impossible input. Everything extrapolated or assumed is listed in ``notes``.
     """
-    checks.within("draws", draws, 0, 100_000)
-    checks.within("seed", seed, 0, 2**63 - 1)
+    within("draws", draws, 0, 100_000)
+    within("seed", seed, 0, 2**63 - 1)
     settings = SsdSettings(hit_rate, backup)  # type: ignore[arg-type]
     chosen = laws or published_laws()
     model, m = _target(target_params, target)
@@ -241,7 +115,7 @@ def plan(
         "target", target_tokens, float(model.tokens) if model and model.tokens else None, notes
     )
     d_draft = _tokens("draft", draft_tokens, d_target, notes)
-    if target_perplexity is not None and checks.finite("target_perplexity", target_perplexity) <= 1:
+    if target_perplexity is not None and finite("target_perplexity", target_perplexity) <= 1:
         raise PlanError(f"target_perplexity must be above 1, got {target_perplexity:g}")
     entries = _candidates(candidates, model)
     curve = throughput_curve(chosen, cost, m, d_target, d_draft)
@@ -269,7 +143,7 @@ def plan(
     )
     winner = next((r for r in ranked if r.pays and r.compatible is not False), None)
     answer = Plan(
-        target=model.key if model else f"a {size(m)} target",
+        target=model.key if model else f"a {format_count(m)} target",
         target_parameters=m,
         target_tokens=d_target,
         draft_tokens=d_draft,
@@ -287,23 +161,49 @@ def plan(
     return replace(answer, sentence=describe(answer))
 
 
+def describe(answer: Plan) -> str:
+    """The sentence that explains a plan."""
+    best = answer.optimum
+    if best is None:
+        text = f"For {answer.target}, the law finds no draft size that pays: decode without speculation."
+        return text + (
+            " None of the candidates pays." if answer.candidates and not answer.best_candidate else ""
+        )
+    sure = ""
+    if best.interval is not None:
+        sure = f" (95 %: {format_count(best.interval.low)} to {format_count(best.interval.high)})"
+    low, high = best.within_1_percent
+    text = (
+        f"For {answer.target} trained on {format_count(answer.target_tokens)} tokens, the law puts the best draft "
+        f"at {format_count(best.parameters)} parameters{sure}, 1/{best.ratio:.0f} of the target. With "
+        f"K = {best.num_speculative_tokens} it predicts {best.integer_speedup:.2f} times plain decoding; "
+        f"any size from {format_count(low)} to {format_count(high)} stays within 1 % of that."
+    )
+    if answer.hidden is not None:
+        ssd = answer.hidden.ssd
+        rate = f"{answer.hidden.settings.hit_rate:.2g}"
+        text += (
+            f" If drafting hides behind verification (SSD, hit rate {rate}), the best draft is "
+            f"{format_count(ssd.parameters)} and the prediction {ssd.speedup:.2f} times."
+        )
+    if answer.candidates:
+        row = next((r for r in answer.candidates if r.name == answer.best_candidate), None)
+        if row is None:
+            return text + " None of the candidates pays."
+        text += f" Of the candidates, {row.name} comes first: {row.speedup:.2f} times with K = {row.gamma}."
+    return text
+
+
 def throughput_curve(
     laws: Laws, cost: CostModel, target: float, target_tokens: float, draft_tokens: float
-) -> Callable[[Array], Array]:
+) -> Callable[[Floats], Floats]:
     """Best throughput by draft size (array [n] to array [n]): continuous gamma for the published cost, else
     whole.
     """
     if cost == PUBLISHED_COST:
         return lambda n: envelope(laws.loss, laws.acceptance, target, target_tokens, n, draft_tokens)
-    gammas = np.arange(1, MAX_GAMMA + 1, dtype=float)[None, :]
-
-    def curve(n: Array) -> Array:
-        alpha = laws.alpha(target, target_tokens, n, draft_tokens)
-        usable = (alpha > 0) & (alpha < 1) & (n < target)
-        rates = sd_rate(cost, np.where(usable, alpha, 0.5)[:, None], target, n[:, None], gammas).max(axis=1)
-        return np.where(usable, rates, -np.inf)
-
-    return curve
+    rate = rates_by_size(laws, cost, None, target, target_tokens, draft_tokens)
+    return lambda n: rate(n[:, None], GAMMAS[None, :]).max(axis=1)
 
 
 def _target(target_params: float | None, name: str | None) -> tuple[KnownModel | None, float]:
@@ -314,17 +214,17 @@ def _target(target_params: float | None, name: str | None) -> tuple[KnownModel |
         raise PlanError(
             "give the target as a number of parameters (70e9) or as a name (Qwen2.5/72B): exactly one of them"
         )
-    return None, checks.parameters("target_params", target_params)
+    return None, parameter_count("target_params", target_params)
 
 
 def _tokens(role: str, given: float | None, fallback: float | None, notes: list[Note]) -> float:
     if given is not None:
-        return checks.tokens(f"{role}_tokens", given)
+        return token_count(f"{role}_tokens", given)
     if fallback is None:
         notes.append(
             Note(
                 "target_tokens_assumed",
-                f"training tokens of the target are not given: {size(DEFAULT_TOKENS)} assumed",
+                f"training tokens of the target are not given: {format_count(DEFAULT_TOKENS)} assumed",
             )
         )
         return DEFAULT_TOKENS
@@ -332,7 +232,7 @@ def _tokens(role: str, given: float | None, fallback: float | None, notes: list[
         notes.append(
             Note(
                 "draft_tokens_assumed",
-                f"training tokens of the draft are not given: the target's {size(fallback)} assumed",
+                f"training tokens of the draft are not given: the target's {format_count(fallback)} assumed",
             )
         )
     return fallback
@@ -347,7 +247,7 @@ def _candidates(given: Sequence[Candidate | str] | None, model: KnownModel | Non
 def _optimum(
     laws: Laws,
     cost: CostModel,
-    curve: Callable[[Array], Array],
+    curve: Callable[[Floats], Floats],
     m: float,
     d_target: float,
     d_draft: float,
@@ -362,7 +262,7 @@ def _optimum(
     if not np.isfinite(n) or float(curve(np.array([n]))[0]) * plain <= 1.0:
         return None
     alpha = float(laws.alpha(m, d_target, n, d_draft))
-    k, best = _whole(cost, alpha, m, n)
+    k, best = best_gamma(cost, None, alpha, m, n)
     peak = float(curve(np.array([n]))[0])
     half = quantile95(None) * laws.residual_sd
     ends = (max(alpha - half, 1e-6), min(alpha + half, 1 - 1e-6))
@@ -382,19 +282,11 @@ def _optimum(
         within_5_percent=ranges[1],
         interval=bootstrap_size(laws, cost, m, d_target, d_draft, draws=draws, seed=seed),
         alpha_range=ends,
-        speedup_range=(_whole(cost, ends[0], m, n)[1], _whole(cost, ends[1], m, n)[1]),
+        speedup_range=(best_gamma(cost, None, ends[0], m, n)[1], best_gamma(cost, None, ends[1], m, n)[1]),
     )
 
 
-def _whole(cost: CostModel, alpha: float, m: float, n: float) -> tuple[int, float]:
-    """Best whole K of at least 1, and its speed-up."""
-    gammas = np.arange(1, MAX_GAMMA + 1, dtype=float)
-    rates = sd_rate(cost, alpha, m, n, gammas) * float(cost.verify(m, 0.0))
-    index = int(np.argmax(rates))
-    return index + 1, float(rates[index])
-
-
-def _rules(curve: Callable[[Array], Array], m: float, best: float) -> tuple[Rule, ...]:
+def _rules(curve: Callable[[Floats], Floats], m: float, best: float) -> tuple[RuleOfThumb, ...]:
     factor, exponent = POWER_LAW
     inside = LAW_RANGE[0] <= m <= LAW_RANGE[1]
     sizes = (
@@ -404,4 +296,6 @@ def _rules(curve: Callable[[Array], Array], m: float, best: float) -> tuple[Rule
     )
     peak = float(curve(np.array([best]))[0])
     kept = [max(float(curve(np.array([n]))[0]), 0.0) / peak for _, n, _ in sizes]
-    return tuple(Rule(name, n, n / best - 1.0, k, ok) for (name, n, ok), k in zip(sizes, kept, strict=True))
+    return tuple(
+        RuleOfThumb(name, n, n / best - 1.0, k, ok) for (name, n, ok), k in zip(sizes, kept, strict=True)
+    )

@@ -2,67 +2,37 @@
 
 from __future__ import annotations
 
-import io
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from sonoran.errors import PlanError, nearest
-from sonoran.planning.scaling.costs import PUBLISHED_COST, CostModel, SsdSettings, ssd_rate
-from sonoran.planning.scaling.laws import MAX_GAMMA, Array
-from sonoran.planning.scaling.lawset import Laws
+from sonoran.planning.drawing import AMBER, BLUE, GRID, INK, MUTED, RUST, SLATE, TEAL, VIOLET, Form, draw
+from sonoran.planning.scaling.costs import PUBLISHED_COST, CostModel
+from sonoran.planning.scaling.laws import Laws
 from sonoran.planning.scaling.models import published_laws, published_tables
 from sonoran.planning.scaling.optimum import optimal_sizes
-from sonoran.planning.scaling.planning import Plan, size, throughput_curve
+from sonoran.planning.scaling.planning import Plan, throughput_curve
+from sonoran.planning.scaling.quantities import format_count
+from sonoran.planning.scaling.rates import SsdSettings, rates_by_size
 from sonoran.planning.scaling.size_law import LAW_RANGE, PUBLISHED_AFFINE
+from sonoran.planning.scaling.throughput import GAMMAS
+from sonoran.theory.distributions import Floats
 
-INK, MUTED, GRID = "#1f2430", "#6b7280", "#e5e7eb"
-CURVE, HIDDEN, BEST, BAND = "#2563a8", "#7c3aed", "#c2410c", "#f4b183"
-RULE, REAL = "#7c8794", "#0f766e"
+CURVE, HIDDEN, BEST, BAND, RULE, REAL = BLUE, VIOLET, RUST, AMBER, SLATE, TEAL
 
 
 def render_plot(
-    answer: Plan,
-    *,
-    laws: Laws | None = None,
-    cost: CostModel = PUBLISHED_COST,
-    form: Literal["svg", "png"] = "svg",
+    answer: Plan, *, laws: Laws | None = None, cost: CostModel = PUBLISHED_COST, form: Form = "svg"
 ) -> bytes:
-    """Draw a plan made with the same ``laws`` and ``cost``; returns the file's bytes.
+    """Draw a plan made with the same ``laws`` and ``cost``; return the file's bytes. Raises PlanError (``draw``)."""
+    chosen = laws or published_laws()
 
-    Raises PlanError when matplotlib is missing or ``form`` is neither svg nor png.
-    """
-    if form not in ("svg", "png"):
-        raise PlanError(f"unknown plot format {form!r}{nearest(str(form), ('svg', 'png'))}")
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise PlanError("plots need matplotlib; install it with: pip install 'sonoran[plot]'") from None
-    style: Any = {
-        "font.size": 10,
-        "axes.edgecolor": MUTED,
-        "axes.labelcolor": INK,
-        "text.color": INK,
-        "xtick.color": MUTED,
-        "ytick.color": MUTED,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "svg.hashsalt": "sonoran",
-        "axes.titlesize": 11,
-        "axes.titleweight": "bold",
-        "axes.titlelocation": "left",
-    }
-    with matplotlib.rc_context(style):
-        figure = Figure(figsize=(12.5, 5.2), layout="constrained")
+    def paint(figure: Any) -> None:
         left, right = figure.subplots(1, 2, width_ratios=(1.25, 1))
-        chosen = laws or published_laws()
         _throughput(left, answer, chosen, cost)
         _sizes(right, answer, chosen, cost)
-        buffer = io.BytesIO()
-        metadata = {"Date": None} if form == "svg" else None
-        figure.savefig(buffer, format=form, dpi=160, metadata=metadata, facecolor="white")
-    return buffer.getvalue()
+
+    return draw(paint, (12.5, 5.2), form)
 
 
 def _throughput(axes: Any, answer: Plan, laws: Laws, cost: CostModel) -> None:
@@ -102,7 +72,7 @@ def _throughput(axes: Any, answer: Plan, laws: Laws, cost: CostModel) -> None:
         )
     axes.plot(sizes[shown], speed[shown], color=CURVE, lw=2.2, zorder=3, label="SD")
     if best is not None:
-        label = f"best SD draft: {size(best.parameters)}, K = {best.num_speculative_tokens}"
+        label = f"best SD draft: {format_count(best.parameters)}, K = {best.num_speculative_tokens}"
         label += f", {best.integer_speedup:.2f}x"
         axes.plot([best.parameters], [best.speedup], "*", ms=15, color=BEST, zorder=6, label=label)
         if best.interval is not None:
@@ -126,20 +96,15 @@ def _throughput(axes: Any, answer: Plan, laws: Laws, cost: CostModel) -> None:
     axes.set_xlabel("parameters of the draft")
     axes.set_ylabel("predicted speed-up over plain decoding")
     axes.set_title(f"How large a draft for {answer.target}?")
-    axes.grid(True, color=GRID, lw=0.7)
-    axes.set_axisbelow(True)
-    axes.legend(loc="upper center", ncols=2, fontsize=8.5, frameon=True, edgecolor=GRID, framealpha=0.95)
+    axes.legend(loc="upper center", ncols=2)
 
 
-def _hidden_curve(answer: Plan, settings: SsdSettings, laws: Laws, cost: CostModel, sizes: Array) -> Array:
+def _hidden_curve(answer: Plan, settings: SsdSettings, laws: Laws, cost: CostModel, sizes: Floats) -> Floats:
     """Best SSD speed-up by draft size, 1 where no draft helps."""
     m = answer.target_parameters
-    gammas = np.arange(1, MAX_GAMMA + 1, dtype=float)[None, :]
-    alpha = laws.alpha(m, answer.target_tokens, sizes, answer.draft_tokens)
-    usable = (alpha > 0) & (alpha < 1)
-    safe = np.where(usable, alpha, 0.5)[:, None]
-    rates = ssd_rate(cost, settings, safe, m, sizes[:, None], gammas).max(axis=1)
-    return np.asarray(np.where(usable, np.maximum(rates * float(cost.verify(m, 0.0)), 1.0), 1.0))
+    rate = rates_by_size(laws, cost, settings, m, answer.target_tokens, answer.draft_tokens)
+    rates = rate(sizes[:, None], GAMMAS[None, :]).max(axis=1)
+    return np.asarray(np.maximum(rates * float(cost.verify(m, 0.0)), 1.0))
 
 
 def _candidates(axes: Any, answer: Plan) -> None:
@@ -228,14 +193,12 @@ def _sizes(axes: Any, answer: Plan, laws: Laws, cost: CostModel) -> None:
     axes.set_ylabel("best draft N*")
     axes.set_title("The law, and where it was fitted")
     axes.axvspan(*LAW_RANGE, color=GRID, alpha=0.55, lw=0, zorder=0)
-    axes.grid(True, color=GRID, lw=0.7)
-    axes.set_axisbelow(True)
-    axes.legend(loc="upper left", fontsize=8.5, frameon=True, edgecolor=GRID, framealpha=0.95)
+    axes.legend(loc="upper left")
 
 
 def _count_axis(axis: Any) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     axis.set_major_locator(LogLocator(base=10, subs=(1.0, 3.0)))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: size(value)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: format_count(value)))
     axis.set_minor_formatter(NullFormatter())

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 
-from sonoran.planning.scaling.costs import PUBLISHED_COST, CostModel, HiddenDrafting
-from sonoran.planning.scaling.lawset import Laws
-from sonoran.planning.scaling.planning import Optimum, Plan, size
+from sonoran.planning.scaling.costs import PUBLISHED_COST, CostModel
+from sonoran.planning.scaling.hidden import HiddenDrafting
+from sonoran.planning.scaling.laws import Laws
+from sonoran.planning.scaling.planning import Optimum, Plan
 from sonoran.planning.scaling.plot import render_plot
+from sonoran.planning.scaling.quantities import format_count
 
 _STYLE = """
 :root { color-scheme: light; --ink: #1f2430; --muted: #6b7280; --line: #e5e7eb; --accent: #c2410c; }
@@ -82,7 +84,7 @@ def render_report(answer: Plan, *, laws: Laws | None = None, cost: CostModel = P
 
 def _tiles(best: Optimum, hidden: HiddenDrafting | None) -> str:
     tiles = [
-        (size(best.parameters), f"best draft, 1/{best.ratio:.0f} of the target"),
+        (format_count(best.parameters), f"best draft, 1/{best.ratio:.0f} of the target"),
         (str(best.num_speculative_tokens), "tokens drafted per round (K)"),
         (
             f"{best.integer_speedup:.2f}x",
@@ -92,14 +94,19 @@ def _tiles(best: Optimum, hidden: HiddenDrafting | None) -> str:
             f"{best.alpha:.3f}",
             f"alpha; {best.alpha_range[0]:.2f} to {best.alpha_range[1]:.2f} for a single pair",
         ),
-        (" to ".join(size(v) for v in best.within_1_percent), "within 1 % of the best throughput"),
+        (" to ".join(format_count(v) for v in best.within_1_percent), "within 1 % of the best throughput"),
     ]
     if best.interval is not None:
         tiles.append(
-            (f"{size(best.interval.low)} to {size(best.interval.high)}", "95 %, measured targets drawn again")
+            (
+                f"{format_count(best.interval.low)} to {format_count(best.interval.high)}",
+                "95 %, measured targets drawn again",
+            )
         )
     if hidden is not None:
-        tiles.append((size(hidden.ssd.parameters), f"best draft under SSD, {hidden.ssd.speedup:.2f}x"))
+        tiles.append(
+            (format_count(hidden.ssd.parameters), f"best draft under SSD, {hidden.ssd.speedup:.2f}x")
+        )
     cells = (
         f'<div class="tile"><b>{escape(big)}</b><span>{escape(small)}</span></div>' for big, small in tiles
     )
@@ -114,7 +121,15 @@ def _candidates(answer: Plan) -> list[str]:
         spread = f"{row.speedup_range[0]:.2f} to {row.speedup_range[1]:.2f}" if row.speedup_range else ""
         alpha = "" if row.alpha is None else f"{row.alpha:.3f} ({row.alpha_source})"
         ratio = f"1/{row.ratio:.3g}"
-        cells = (row.name, size(row.parameters), ratio, alpha, str(row.gamma), f"{row.speedup:.2f}x", spread)
+        cells = (
+            row.name,
+            format_count(row.parameters),
+            ratio,
+            alpha,
+            str(row.gamma),
+            f"{row.speedup:.2f}x",
+            spread,
+        )
         rows.append((*cells, f"{row.ssd_speedup:.2f}x", "yes" if row.pays else "no", row.note))
     head = ("draft", "size", "ratio", "alpha", "K", "speed-up", "95 %", "SSD", "pays", "note")
     return ["<h2>Candidates</h2>", _table(head, rows, text={9})]
@@ -124,15 +139,15 @@ def _hidden(hidden: HiddenDrafting) -> list[str]:
     rows = [
         (
             name,
-            size(choice.parameters),
+            format_count(choice.parameters),
             f"{choice.gamma:.0f}",
             f"{choice.alpha:.3f}",
             f"{choice.speedup:.2f}x",
         )
         for name, choice in (("SD: draft, then verify", hidden.sd), ("SSD: drafting hidden", hidden.ssd))
     ]
-    limit = size(hidden.hidden_limit) if hidden.hidden_limit else "no size"
-    keeps = size(hidden.break_even) if hidden.break_even else "none"
+    limit = format_count(hidden.hidden_limit) if hidden.hidden_limit else "no size"
+    keeps = format_count(hidden.break_even) if hidden.break_even else "none"
     return [
         "<h2>How much larger may the draft be when drafting is hidden?</h2>",
         f"<p>With a hit rate of {hidden.settings.hit_rate:.2g} and backup <i>{hidden.settings.backup}</i>, "
@@ -145,7 +160,7 @@ def _hidden(hidden: HiddenDrafting) -> list[str]:
 
 def _rules(answer: Plan) -> list[str]:
     rows = [
-        (rule.name, size(rule.parameters), f"{rule.relative_error:+.0%}", f"{rule.throughput_kept:.1%}",
+        (rule.name, format_count(rule.parameters), f"{rule.relative_error:+.0%}", f"{rule.throughput_kept:.1%}",
          "yes" if rule.in_range else "no")
         for rule in answer.rules
     ]  # fmt: skip
@@ -154,7 +169,9 @@ def _rules(answer: Plan) -> list[str]:
 
 
 def _variants(answer: Plan, best: Optimum) -> list[str]:
-    rows = [(v.name, size(v.parameters), f"{v.parameters / best.parameters:.2f}") for v in answer.variants]
+    rows = [
+        (v.name, format_count(v.parameters), f"{v.parameters / best.parameters:.2f}") for v in answer.variants
+    ]
     return [
         "<h2>N* under other assumptions</h2>",
         _table(("assumption", "draft", "relative to the plan"), rows),

@@ -9,7 +9,7 @@ import numpy as np
 
 from sonoran.errors import PlanError
 from sonoran.planning.scaling.acceptance import CURVE_KINDS, fit_curve
-from sonoran.planning.scaling.lawset import fit_measurements
+from sonoran.planning.scaling.laws import fit_measurements
 from sonoran.planning.scaling.models import published_laws, published_measurements, published_tables
 from sonoran.planning.scaling.optimum import envelope, optimal_sizes
 from sonoran.planning.scaling.size_law import fit_affine, fit_data_terms, optima_grid

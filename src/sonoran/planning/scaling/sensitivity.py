@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -10,17 +9,19 @@ import numpy as np
 
 from sonoran.errors import PlanError
 from sonoran.planning.scaling.acceptance import AcceptanceLaw, AcceptancePlane, fit_log_plane
-from sonoran.planning.scaling.costs import PUBLISHED_COST, CostModel, ParameterCost, sd_rate
-from sonoran.planning.scaling.laws import BESIROGLU, HOFFMANN, Array
-from sonoran.planning.scaling.lawset import Laws, fit_measurements
+from sonoran.planning.scaling.costs import PUBLISHED_COST, CostModel, ParameterCost
+from sonoran.planning.scaling.laws import Laws, fit_measurements
+from sonoran.planning.scaling.loss import BESIROGLU, HOFFMANN
 from sonoran.planning.scaling.measurements import Measurement
 from sonoran.planning.scaling.optimum import optimal_sizes, search, smallest_draft
+from sonoran.planning.scaling.rates import rates_by_size
 
 _COSTS: tuple[tuple[str, CostModel], ...] = (
     ("whole draft lengths", ParameterCost()),
     ("every drafted token adds 2 % to a verification", ParameterCost(verify_slope=0.02)),
     ("every draft pass costs another 3 % of a target pass", ParameterCost(draft_floor=0.03)),
 )
+_SEARCHED_DRAWS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +51,7 @@ def search_size(
     laws: Laws, cost: CostModel, target: float, target_tokens: float, draft_tokens: float
 ) -> float:
     """N* of synchronous SD with whole gamma under any cost; NaN when no draft is usable."""
-
-    def rate(size: Array, gamma: Array) -> Array:
-        alpha = laws.alpha(target, target_tokens, size, draft_tokens)
-        usable = (alpha > 0) & (alpha < 1)
-        return np.where(usable, sd_rate(cost, np.where(usable, alpha, 0.5), target, size, gamma), -np.inf)
-
+    rate = rates_by_size(laws, cost, None, target, target_tokens, draft_tokens)
     return search(rate, float(smallest_draft(target)), target * (1 - 1e-9))[0]
 
 
@@ -66,9 +62,9 @@ def family(name: str) -> str:
 
 def _changed(laws: Laws) -> Iterator[tuple[str, Laws]]:
     if laws.loss == BESIROGLU:
-        yield "Hoffmann's loss constants", dataclasses.replace(laws, loss=HOFFMANN)
+        yield "Hoffmann's loss constants", replace(laws, loss=HOFFMANN)
     for name, law in _refitted(laws.measurements):
-        yield name, dataclasses.replace(laws, acceptance=law)
+        yield name, replace(laws, acceptance=law)
 
 
 def _refitted(points: tuple[Measurement, ...]) -> Iterator[tuple[str, AcceptanceLaw]]:
@@ -95,9 +91,6 @@ def _refitted(points: tuple[Measurement, ...]) -> Iterator[tuple[str, Acceptance
             continue
         if plane.a < 0:
             yield name, plane
-
-
-_SEARCHED_DRAWS = 200
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sonoran.planning.scaling.acceptance import Regression, least_squares
-from sonoran.planning.scaling.laws import Array
-from sonoran.planning.scaling.lawset import Laws
+from sonoran.planning.scaling.laws import Laws
 from sonoran.planning.scaling.optimum import optimal_sizes
+from sonoran.planning.scaling.regression import Regression, least_squares
+from sonoran.theory.distributions import Floats
 
 LAW_RANGE = (13e9, 110e9)
 """Target sizes over which the affine law was fitted."""
@@ -28,7 +28,7 @@ class AffineLaw:
     mu: float
     m0: float
 
-    def size(self, target: ArrayLike) -> Array:
+    def size(self, target: ArrayLike) -> Floats:
         """N* in parameters."""
         return np.asarray(self.mu * np.asarray(target, float) + self.m0)
 
@@ -44,10 +44,10 @@ POWER_LAW = (154.4, 0.578)
 class OptimaGrid:
     """N* on a full grid of targets and training tokens, flattened."""
 
-    target: Array
-    draft_tokens: Array
-    target_tokens: Array
-    draft: Array
+    target: Floats
+    draft_tokens: Floats
+    target_tokens: Floats
+    draft: Floats
 
 
 def optima_grid(
@@ -80,10 +80,3 @@ def fit_data_terms(grid: OptimaGrid) -> Regression:
         [np.ones_like(grid.target), 1.0 / grid.target, np.log(grid.draft_tokens), np.log(grid.target_tokens)]
     )
     return least_squares(design, grid.draft / grid.target, errors="hc3", normal=True)
-
-
-def fit_power(grid: OptimaGrid) -> tuple[float, float]:
-    """Factor and exponent of N* = factor * M**exponent, fitted in logarithms."""
-    design = np.column_stack([np.log(grid.target), np.ones_like(grid.target)])
-    exponent, constant = least_squares(design, np.log(grid.draft)).coefficients
-    return float(np.exp(constant)), float(exponent)

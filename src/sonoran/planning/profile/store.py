@@ -1,0 +1,59 @@
+"""Profiles on disk: one file per key in the cache."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from sonoran.errors import PlanError
+from sonoran.models.cache import cache_dir
+from sonoran.planning.profile.profile import Profile, ProfileKey
+
+FOLDER = "profiles"
+
+
+def profile_path(key: ProfileKey, cache: Path | None = None) -> Path:
+    """Return where the profile of a key lies, whether it is there or not."""
+    return (cache or cache_dir()) / FOLDER / f"{key.digest}.json"
+
+
+def save_profile(profile: Profile, cache: Path | None = None) -> Path:
+    """Write a profile, in one step, over an older one; return its path. Raises PlanError."""
+    path = profile_path(profile.key, cache)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".part")
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(profile.to_json())
+        Path(name).replace(path)
+    except OSError as error:
+        raise PlanError(f"the profile cannot be written to {path}: {error.strerror or error}") from error
+    return path
+
+
+def load_profile(key: ProfileKey, cache: Path | None = None) -> Profile | None:
+    """Return the profile of a key, None if there is none. Raises PlanError for a damaged file."""
+    path = profile_path(key, cache)
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise PlanError(f"the profile {path} cannot be read: {error.strerror or error}") from error
+    try:
+        profile = Profile.from_json(data)
+    except PlanError as error:
+        raise PlanError(f"{path}: {error}; delete it or calibrate again") from error
+    return profile if profile.key == key else None
+
+
+def load_profiles(cache: Path | None = None) -> list[Profile]:
+    """Return every readable profile, newest first; damaged files and other versions are left out."""
+    profiles = []
+    for path in ((cache or cache_dir()) / FOLDER).glob("*.json"):
+        try:
+            profiles.append(Profile.from_json(path.read_bytes()))
+        except (OSError, PlanError):
+            continue
+    return sorted(profiles, key=lambda profile: profile.created, reverse=True)

@@ -1,0 +1,126 @@
+"""The command as a whole: its help, how quickly it comes, completion, and texts that look like markup."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+import sonoran
+from sonoran.cli.common import command, examples, out, remark, say
+from sonoran.cli.main import COMMANDS, app, load
+from sonoran.errors import ConfigError
+
+NAMES = [name for commands in COMMANDS.values() for name in commands]
+
+
+def every_command() -> list[tuple[list[str], Any]]:
+    """Return each command and command of a group, with the words that call it."""
+    found = []
+    for name in NAMES:
+        loaded = load(name)
+        found.append(([name], loaded))
+        found += [([name, *sub.split()], each) for sub, each in getattr(loaded, "commands", {}).items()]
+    return found
+
+
+def call(*arguments: str, columns: int = 80) -> Any:
+    return CliRunner().invoke(app, list(arguments), env={"COLUMNS": str(columns)})
+
+
+def test_help_groups_the_commands() -> None:
+    text = call("--help").output
+    places = [text.index(f"─ {panel} ─") for panel in COMMANDS]
+    assert places == sorted(places)
+    assert all(f"│ {name} " in text for name in NAMES)
+    assert "Usage: " in call().output
+
+
+def test_version() -> None:
+    result = call("--version")
+    assert (result.exit_code, result.output) == (0, f"sonoran {sonoran.__version__}\n")
+
+
+def test_a_misspelt_command_is_answered_with_the_nearest() -> None:
+    result = call("generat")
+    assert result.exit_code == 2
+    assert "'generate'" in result.output
+
+
+def test_help_imports_no_engine() -> None:
+    code = (
+        "import sys; from sonoran.cli.main import app; app(['--help'], standalone_mode=False); "
+        "print(sorted(m for m in sys.modules if m == 'numpy' or m.startswith('sonoran')), file=sys.stderr)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    expected = ["sonoran", "sonoran.cli", "sonoran.cli.common", "sonoran.cli.main", "sonoran.errors"]
+    assert result.stderr.strip() == str(expected)
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [("sonoran gen", "generate"), ("sonoran generate --fan-", "--fan-out"), ("sonoran plan repr", "reproduce"),
+     ("sonoran generate --backup ng", "ngram")],
+)  # fmt: skip
+def test_completion_knows_commands_options_and_values(typed: str, expected: str) -> None:
+    environment = {
+        "_SONORAN_COMPLETE": "complete_bash",
+        "COMP_WORDS": typed,
+        "COMP_CWORD": str(typed.count(" ")),
+    }
+    result = CliRunner().invoke(app, [], env=environment, prog_name="sonoran")
+    assert expected in result.output.split()
+
+
+def test_every_command_has_examples_that_can_be_copied() -> None:
+    for words, each in every_command():
+        text = call(*words, "--help").output
+        listed = each.epilog.replace("\\[", "[").split("\n\n")[1:]
+        assert listed, words
+        lines = [line.strip() for line in text.splitlines()]
+        assert all(example in lines for example in listed), words
+        assert "--json" in text or words in (["models"], ["bench"]), words
+
+
+def test_options_stand_in_panels() -> None:
+    text = call("generate", "--help").output
+    for panel in ("Sampling", "Draft", "SSD", "Machine"):
+        assert f"─ {panel} ─" in text
+    assert "Outcomes guessed per sequence and round (B)" in " ".join(
+        call("generate", "--help", columns=200).output.split()
+    )
+
+
+def test_texts_are_not_read_as_markup(capsys: pytest.CaptureFixture[str]) -> None:
+    name = "[bold]a[/bold] [0, 1] [/] :smile:"
+
+    @command
+    def fail() -> None:
+        raise ConfigError(f"cannot read {name}")
+
+    with pytest.raises(typer.Exit):
+        fail()
+    say(name)
+    remark(name)
+    out.print(name, style="red")
+    printed = capsys.readouterr()
+    assert printed.out == f"{name}\n{name}\n"
+    assert printed.err == f"error: cannot read {name}\n{name}\n"
+
+
+def test_brackets_in_names_of_files_survive() -> None:
+    result = call("generate", "hello", "--model", "[red]x[/red].gguf")
+    assert result.exit_code == 2
+    assert "[red]x[/red].gguf" in result.output
+    result = call("generate", "--file", "[/nowhere].txt")
+    assert "[/nowhere].txt" in result.output
+
+
+def test_examples_may_have_brackets() -> None:
+    small = typer.Typer()
+    small.command(epilog=examples("do [this] 'x[1]'"))(lambda: None)
+    assert "do [this] 'x[1]'" in CliRunner().invoke(small, ["--help"]).output
