@@ -35,7 +35,7 @@ class Play:
 def test_waits_that_pay_are_waited_for_ever() -> None:
     assert Play(0.04).rounds(5000, wait_s=0.075) == 5000
     assert Play(0.04, sequences=8).rounds(5000, wait_s=0.075) == 5000
-    assert Play(0.0001, tokens=1).rounds(5000, wait_s=0.008) == 5000, "tiny models wait longer than they run"
+    assert Play(0.0001, tokens=1).rounds(5000, wait_s=0.015) == 5000, "tiny models wait longer than they run"
 
 
 def test_a_slow_worker_costs_a_bounded_share_of_the_time() -> None:
@@ -57,7 +57,7 @@ def test_a_little_too_slow_is_noticed_too() -> None:
 
 def test_one_hiccup_is_forgiven_and_an_early_pause_forgotten() -> None:
     play = Play(0.04)
-    play.rounds(1, wait_s=0.2)
+    play.rounds(1, wait_s=0.5)
     assert play.rounds(50, wait_s=0.001) == 50
     play.rounds(1, wait_s=0.9)
     play.rounds(1000, wait_s=0.001)
@@ -68,7 +68,7 @@ def test_one_hiccup_is_forgiven_and_an_early_pause_forgotten() -> None:
     begin = play.now
     play.rounds(1, wait_s=0.9)
     play.rounds(400, wait_s=0.001)
-    assert min(t for t in play.asked if t > begin + 1.0) - begin < 15.0, (
+    assert min(t for t in play.asked if t > begin + 1.0) - begin < 20.0, (
         "the pause is as short as the first one"
     )
 

@@ -351,3 +351,14 @@ def test_nothing_is_logged_while_all_is_well(caplog: pytest.LogCaptureFixture) -
     d.admit(ask(PROMPT))
     propose(d, [*PROMPT, 9])
     assert caplog.text == ""
+
+
+def test_a_prompt_that_the_draft_cannot_see_whole_is_not_sent() -> None:
+    client = Client()
+    d = drafter(client)
+    d.admit(ask([1] * 100))
+    d.admit(ask([1] * 101, sequence=1))
+    assert [message.sequence for message in client.prefills] == [0]
+    d.release(0)
+    d.release(1)
+    d.check_invariants()

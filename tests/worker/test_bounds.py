@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -31,12 +32,13 @@ from sonoran.ssd.messages import (
     encode,
 )
 from sonoran.ssd.ngram import NgramIndex
+from sonoran.ssd.speculator import Speculator
 from sonoran.worker import server, session
 from sonoran.worker.connection import Remote
 from sonoran.worker.server import longest_message
 from sonoran.worker.session import Service, draft_service
 from tests.worker.fake_worker import CONTEXT, FINGERPRINT, CountingSpeculator, fake_service
-from tests.worker.local import make_speculator, toy_model
+from tests.worker.local import toy_hello, toy_model
 from tests.worker.workers import RawClient, connected, hello, item, prefill, raw, serving, wait_until
 
 
@@ -96,7 +98,7 @@ def test_a_sequence_longer_than_the_draft_can_see_is_refused(address: str) -> No
 
 def test_sequences_and_their_tokens_are_counted() -> None:
     model = toy_model()
-    speculator = make_speculator(model)
+    speculator = Speculator(model, toy_hello())
     for name in range(MAX_SEQUENCES):
         speculator.prefill(Prefill(name, 1, [1], 1, 0, SamplingParams()))
     with pytest.raises(ConfigError, match=f"may have {MAX_SEQUENCES} sequences"):
@@ -113,7 +115,7 @@ def test_sequences_and_their_tokens_are_counted() -> None:
 
 
 def test_parameters_name_so_many_tokens_and_no_more() -> None:
-    speculator = make_speculator(toy_model())
+    speculator = Speculator(toy_model(), toy_hello())
     params = SamplingParams(logit_bias=dict.fromkeys(range(70_000), 1.0))
     with pytest.raises(ConfigError, match="70000 tokens in its parameters"):
         speculator.prefill(Prefill(1, 1, [1], 1, 0, params))
@@ -123,13 +125,43 @@ def test_little_is_drafted_before_a_reply_however_many_sequences_miss(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("sonoran.ssd.speculator.MAX_JUST_IN_TIME", 10)
-    speculator = make_speculator(toy_model(), num_speculative_tokens=4, backup="draft", least_chance=0.0)
+    speculator = Speculator(
+        toy_model(), toy_hello(num_speculative_tokens=4, backup="draft", least_chance=0.0)
+    )
     for name in range(8):
         speculator.prefill(Prefill(name, 1, [1, 2, 3], 3, 0, SamplingParams(temperature=0.0)))
     reply = speculator.speculate(Speculate(1, [item(3, sequence=name) for name in range(8)]))
     lengths = [len(answer.tokens) for answer in reply.answers]
     assert lengths == [4, 4, 0, 0, 0, 0, 0, 0]
     assert all(answer.known for answer in reply.answers)
+
+
+def test_passes_are_bounded_however_many_sequences_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = toy_model(num_blocks=1000)
+    speculator = Speculator(model, toy_hello(num_speculative_tokens=4, budget=8, least_chance=0.0))
+    names = range(20)
+    for name in names:
+        speculator.prefill(Prefill(name, 1, [1, 2, 3], 3, 0, SamplingParams(temperature=0.0)))
+    list(speculator.work())
+    monkeypatch.setattr("sonoran.ssd.speculator.MAX_PASS_ROWS", 30)
+    speculator.speculate(Speculate(1, [item(3, sequence=name) for name in names]))
+    model.backend.row_counts.clear()  # type: ignore[attr-defined]
+    list(speculator.work())
+    counts = model.backend.row_counts  # type: ignore[attr-defined]
+    assert max(counts) <= 30
+    assert sum(counts) > 20 * 8, "all of them were drafted for"
+    assert all(speculator._context.cache.__contains__(name) for name in names)
+
+
+def test_a_client_that_is_refused_again_and_again_is_spoken_of_once(
+    address: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    with serving(fake_service({}), address), raw(address) as client:
+        for _ in range(50):
+            client.say(hello(version=99))
+            assert isinstance(client.hear(), Refusal)
+    assert 1 <= caplog.text.count("is refused") <= 5
 
 
 def test_proposals_without_a_model_are_no_longer_than_a_speculation() -> None:

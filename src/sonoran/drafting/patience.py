@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-TOLERATED_S = 0.01
+TOLERATED_S = 0.02
 """Waiting that no round is blamed for, in seconds: passes of tiny models are shorter than any reply."""
 
-MOST_LOST_S = 0.2
+MOST_LOST_S = 0.5
 """Seconds that speculation may have cost on balance before it is given up."""
 
 PAUSE_PER_LOSS = 10.0

@@ -18,7 +18,7 @@ from sonoran.engine.trace import SpanLog, to_plain
 from sonoran.errors import ConfigError
 from sonoran.sampling.proposals import EMPTY
 from sonoran.ssd.backup import random_proposal, top_up_goals
-from sonoran.ssd.budget import typical_budget
+from sonoran.ssd.budget import LARGEST_BUDGET, typical_budget
 from sonoran.ssd.context import Context
 from sonoran.ssd.messages import (
     MAX_SEQUENCES,
@@ -45,6 +45,9 @@ MIN_TOKENS = 65536
 
 MAX_NAMED_TOKENS = 65536
 """Tokens that the parameters of a sequence may name; they are looked at for every token drafted."""
+
+MAX_PASS_ROWS = 2048
+"""Rows of one pass: a question of another client waits for one."""
 
 MAX_JUST_IN_TIME = 2048
 """Tokens that are drafted before a reply, which every client waits for."""
@@ -171,9 +174,26 @@ class Speculator:
         for _ in read_prompts(self._context, self._unread()):
             yield
             break
-        yield from draft_round(self._context, self._stale())
+        yield from self._draft_rounds()
         yield from read_prompts(self._context, self._unread())
-        yield from draft_round(self._context, self._stale())
+        yield from self._draft_rounds()
+
+    def _draft_rounds(self) -> Iterator[None]:
+        """Draft for all sequences together, in parts where a pass would keep other clients waiting for too long."""
+        settings, part, rows = self._settings, list[DraftSequence](), 0
+        lists = (settings.fan_out_primary or (), settings.fan_out_backup or ())
+        branches = settings.budget if isinstance(settings.budget, int) else LARGEST_BUDGET
+        branches = max(branches, *map(sum, lists))
+        parts = [part]
+        for s in self._stale():
+            most = max(len(s.sent) + 1, branches)
+            if part and rows + most > MAX_PASS_ROWS:
+                part, rows = [], 0
+                parts.append(part)
+            part.append(s)
+            rows += most
+        for part in parts:
+            yield from draft_round(self._context, part)
 
     def _unread(self) -> list[DraftSequence]:
         return [s for s in self._sequences.values() if s.unread]

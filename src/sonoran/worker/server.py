@@ -51,8 +51,12 @@ PLACES_PER_PEER = 32
 IDLE_AFTER_S = 2.0
 """Seconds without drafting after which a client gives its place to a newcomer, when there is no other."""
 
+_WARN_EVERY_S = 1.0
 _ROOM_BYTES = 2**21
 _BYTES_PER_TOKEN = 16
+
+_TURN_S = 0.005
+"""Seconds for sorting what has arrived, and for one client's news, before others have their turn."""
 
 _YIELD_S = 50e-6
 """Pause between replies and drafting. The thread that really sends them may share its core with the draft: without
@@ -110,6 +114,7 @@ class Server:
         self._longest = longest_message(service.context_length)
         self._served = 0.0  # seconds that every busy client has had at least
         self._has_replied = False
+        self._warned_at = -math.inf
 
     def run(self, stop_fds: Sequence[int] = ()) -> None:
         """Serve until one of ``stop_fds`` is readable, then free all that the clients had."""
@@ -141,7 +146,8 @@ class Server:
 
     def _receive(self) -> None:
         """Sort what has arrived; what clients that are known said waits for their turn."""
-        for _ in range(HIGH_WATER_MARK):
+        end = time.monotonic() + _TURN_S
+        while time.monotonic() < end:
             try:
                 identity, *frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
@@ -177,18 +183,19 @@ class Server:
     def _refuse(self, identity: bytes, session: Session | None, error: WorkerError) -> None:
         if session is not None and not session.told_of_nonsense:
             session.told_of_nonsense = True
-            log.warning("client %s: %s", identity.hex(), error)
+            self._warn("client %s: %s", identity.hex(), error)
         self._send(identity, Refusal(str(error)))
 
     def _read(self) -> None:
-        """Let the client that had the least time be heard, up to its next question."""
+        """Let the client that had the least time be heard: up to its next question, and not for long."""
         asking = [(s.spent, identity) for identity, s in self._sessions.items() if s.inbox]
         if not asking:
             return
         _, identity = min(asking)
         session = self._sessions[identity]
+        end = time.monotonic() + _TURN_S
         with self._timed(session):
-            while session.inbox:
+            while session.inbox and time.monotonic() < end:
                 message = session.take()
                 self._answer(identity, self._sessions.get(identity), message, session.peer)
                 session = self._sessions.get(identity, session)
@@ -306,11 +313,19 @@ class Server:
     def _failed(self, identity: bytes, error: Exception) -> str:
         """Log a failure and return what to tell the client, which loses its state if nobody foresaw this."""
         if isinstance(error, SonoranError):
-            log.warning("client %s is refused: %s", identity.hex(), error)
+            self._warn("client %s is refused: %s", identity.hex(), error)
             return str(error)
         log.error("serving client %s failed", identity.hex(), exc_info=error)
         self._drop(identity, "serving it failed")
         return f"the draft worker failed: {type(error).__name__}: {error}"
+
+    def _warn(self, text: str, *values: object) -> None:
+        """Say what a client did, but not as often as it does it."""
+        now = time.monotonic()
+        quiet = now - self._warned_at < _WARN_EVERY_S
+        if not quiet:
+            self._warned_at = now
+        log.log(logging.DEBUG if quiet else logging.WARNING, text, *values)
 
     def _evict(self, now: float, missed: float) -> None:
         """Drop clients that were silent too long; ``missed`` is the time since this was last looked at.
@@ -338,7 +353,7 @@ class Server:
         try:
             self._socket.send_multipart([identity, encode(message)], zmq.NOBLOCK)
         except zmq.Again:
-            log.warning("client %s does not read; a message to it is dropped", identity.hex())
+            self._warn("client %s does not read; a message to it is dropped", identity.hex())
         except zmq.ZMQError as error:
             self._drop(identity, f"it cannot be reached: {error}")
 
