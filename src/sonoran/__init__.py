@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from sonoran.llm import LLM
-    from sonoran.planning.scaling import plan
+    from sonoran.planning.scaling.planning import plan
     from sonoran.sampling.params import SamplingParams
 
 
@@ -16,7 +16,7 @@ __all__ = ["LLM", "SamplingParams", "__version__", "plan"]
 _HOMES = {
     "LLM": "sonoran.llm",
     "SamplingParams": "sonoran.sampling.params",
-    "plan": "sonoran.planning.scaling",
+    "plan": "sonoran.planning.scaling.planning",
 }
 
 

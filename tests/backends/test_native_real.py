@@ -11,7 +11,7 @@ import pytest
 from sonoran.backends.base import Rows
 from sonoran.backends.native import NativeBackend
 from sonoran.models.registry import DEFAULT_DRAFT, DEFAULT_TARGET
-from sonoran.models.tokenizer import Tokenizer
+from sonoran.models.tokenizer.tokenizer import Tokenizer
 from tests.backends.real_models import greedy, log_softmax, perplexity, real_model, run
 from tests.backends.real_text import TEXT
 from tests.native.packing import present_sets

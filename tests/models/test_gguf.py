@@ -7,7 +7,7 @@ import pytest
 from sonoran.errors import ModelError
 from sonoran.models.source import open_model
 from sonoran.models.tensors import MATRIX_TYPES, dequantize, expected_shapes
-from sonoran.models.tokenizer import Tokenizer
+from sonoran.models.tokenizer.tokenizer import Tokenizer
 from tests.tiny_models import (
     LLAMA3_SCALING,
     gguf_name,

@@ -3,18 +3,11 @@
 import numpy as np
 import pytest
 
-from sonoran.sampling import (
-    EMPTY,
-    PointMass,
-    SamplingParams,
-    draft_sample,
-    noise,
-    rank_candidates,
-    sample_weights,
-    verify,
-)
-from sonoran.sampling.drafts import SUPPORT_SIZE, draft_chance
-from sonoran.sampling.proposals import SparseDistribution
+from sonoran.sampling import noise
+from sonoran.sampling.drafts import SUPPORT_SIZE, draft_chance, draft_sample, rank_candidates, sample_weights
+from sonoran.sampling.params import SamplingParams
+from sonoran.sampling.proposals import EMPTY, PointMass, SparseDistribution
+from sonoran.sampling.verification import verify
 from tests.sampling.sampled import sampled_distribution
 
 RNG = np.random.default_rng(12)

@@ -10,8 +10,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from sonoran.sampling import SamplingParams, Speculation, draft_sample, noise, rowops, verify
+from sonoran.sampling import noise, rowops
+from sonoran.sampling.drafts import draft_sample
 from sonoran.sampling.logits import adjust, cut_of
+from sonoran.sampling.params import SamplingParams
+from sonoran.sampling.proposals import Speculation
+from sonoran.sampling.verification import verify
 from tests.oracles.distribution import naive_distribution
 from tests.oracles.verification import STRIDE, Table, make_randomness, run_rounds
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from sonoran.errors import ConfigError, NumericsError
-from sonoran.sampling import SamplingParams, token_logprob
+from sonoran.sampling.params import SamplingParams
+from sonoran.sampling.verification import token_logprob
 from tests.oracles.distribution import naive_distribution
 from tests.oracles.portable import MAX_VOCAB
 from tests.sampling.sampled import sampled_distribution

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sonoran.errors import ConfigError
-from sonoran.sampling import SamplingParams
+from sonoran.sampling.params import SamplingParams
 
 
 @pytest.mark.parametrize(

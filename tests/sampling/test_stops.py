@@ -3,7 +3,8 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sonoran.sampling import SamplingParams, StopChecker
+from sonoran.sampling.params import SamplingParams
+from sonoran.sampling.stops import StopChecker
 
 PIECES = ["a", "b", "ab", "ba", "c", "", "aab", "<e>", "cab"]
 EOS = (7,)

@@ -4,16 +4,9 @@ import numpy as np
 import pytest
 
 from sonoran.errors import ConfigError, NumericsError
-from sonoran.sampling import (
-    EMPTY,
-    PointMass,
-    SamplingParams,
-    SparseDistribution,
-    Speculation,
-    UniformDistribution,
-    token_logprob,
-    verify,
-)
+from sonoran.sampling.params import SamplingParams
+from sonoran.sampling.proposals import EMPTY, PointMass, SparseDistribution, Speculation, UniformDistribution
+from sonoran.sampling.verification import token_logprob, verify
 from tests.sampling.sampled import sampled_distribution
 from tests.sampling.toy import EOS, Toy, decode, model_drafter, ngram_drafter, random_drafter
 

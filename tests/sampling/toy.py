@@ -4,7 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sonoran.sampling import EMPTY, Speculation, draft_sample, verify
+from sonoran.sampling.drafts import draft_sample
+from sonoran.sampling.proposals import EMPTY, Speculation
+from sonoran.sampling.verification import verify
 
 EOS = (0,)
 

@@ -14,6 +14,7 @@ from sonoran.ssd.messages import PROTOCOL_VERSION, Hello
 from sonoran.ssd.model import DraftModel
 from sonoran.worker.in_process import InProcessWorker
 from sonoran.worker.session import draft_service
+from tests.engine.helpers import PATIENT
 from tests.toy_backend import ToyBackend
 from tests.toy_tokenizer import ToyTokenizer
 
@@ -35,7 +36,7 @@ class LocalDrafter(SsdDrafter):
         hello = toy_hello(**settings)
         self.model, self.worker = model, InProcessWorker(hello, draft_service(model), passes=passes)
         self.origins: list[str] = []
-        super().__init__(self.worker, target_vocab=hello.vocab_size)
+        super().__init__(self.worker, target_vocab=hello.vocab_size, patience=PATIENT)
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[Speculation]:
         found = super().propose(requests)

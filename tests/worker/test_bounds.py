@@ -103,7 +103,7 @@ def test_a_sequence_longer_than_the_draft_can_see_is_refused(address: str) -> No
 
 def test_sequences_and_their_tokens_are_counted() -> None:
     model = toy_model()
-    speculator = make_speculator(model)
+    speculator = Speculator(model, toy_hello())
     for name in range(MAX_SEQUENCES):
         speculator.prefill(Prefill(name, 1, [1], 1, 0, SamplingParams()))
     with pytest.raises(ConfigError, match=f"may have {MAX_SEQUENCES} sequences"):
@@ -120,7 +120,7 @@ def test_sequences_and_their_tokens_are_counted() -> None:
 
 
 def test_parameters_name_so_many_tokens_and_no_more() -> None:
-    speculator = make_speculator(toy_model())
+    speculator = Speculator(toy_model(), toy_hello())
     params = SamplingParams(logit_bias=dict.fromkeys(range(70_000), 1.0))
     with pytest.raises(ConfigError, match="70000 tokens in its parameters"):
         speculator.prefill(Prefill(1, 1, [1], 1, 0, params))
@@ -130,7 +130,9 @@ def test_little_is_drafted_before_a_reply_however_many_sequences_miss(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("sonoran.ssd.speculator.MAX_JUST_IN_TIME", 10)
-    speculator = make_speculator(toy_model(), num_speculative_tokens=4, backup="draft", least_chance=0.0)
+    speculator = Speculator(
+        toy_model(), toy_hello(num_speculative_tokens=4, backup="draft", least_chance=0.0)
+    )
     for name in range(8):
         speculator.prefill(Prefill(name, 1, [1, 2, 3], 3, 0, SamplingParams(temperature=0.0)))
     reply = speculator.speculate(Speculate(1, [item(3, sequence=name) for name in range(8)]))
@@ -141,7 +143,7 @@ def test_little_is_drafted_before_a_reply_however_many_sequences_miss(
 
 def test_passes_are_bounded_however_many_sequences_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     model = toy_model(num_blocks=1000)
-    speculator = make_speculator(model, num_speculative_tokens=4, budget=8, least_chance=0.0)
+    speculator = Speculator(model, toy_hello(num_speculative_tokens=4, budget=8, least_chance=0.0))
     names = range(20)
     for name in names:
         speculator.prefill(Prefill(name, 1, [1, 2, 3], 3, 0, SamplingParams(temperature=0.0)))

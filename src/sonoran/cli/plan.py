@@ -13,7 +13,9 @@ from sonoran.cli.common import JsonOption, command, examples, out, print_json, r
 from sonoran.errors import PlanError
 
 if TYPE_CHECKING:
-    from sonoran.planning.scaling import Candidate, CostModel, Laws
+    from sonoran.planning.scaling.candidates import Candidate
+    from sonoran.planning.scaling.costs import CostModel
+    from sonoran.planning.scaling.laws import Laws
 
 app = typer.Typer(help="Plan the draft of a target by the scaling laws; reproduce and refit them.")
 
@@ -83,7 +85,7 @@ def plan_command(
     """Which draft for this target, how long a draft, what throughput, and how sure is that?"""
     if context.invoked_subcommand is not None:
         return
-    from sonoran.planning.scaling import plan
+    from sonoran.planning.scaling.planning import plan
     from sonoran.planning.scaling.quantities import parse_count
 
     # Wrong file names are cheaper to hear of before the work than after it.
@@ -189,8 +191,9 @@ def fit(
 
 def read_laws(path: Path | None, loss: str | None) -> Laws:
     """Laws from a file or the published ones, with another loss law if asked."""
-    from sonoran.planning.scaling import laws_from_json, published_laws
+    from sonoran.planning.scaling.laws import laws_from_json
     from sonoran.planning.scaling.loss import parse_loss_law
+    from sonoran.planning.scaling.models import published_laws
 
     found = published_laws() if path is None else laws_from_json(read(path, "laws"))
     return found if loss is None else dataclasses.replace(found, loss=parse_loss_law(loss))
@@ -198,7 +201,7 @@ def read_laws(path: Path | None, loss: str | None) -> Laws:
 
 def read_cost(latencies: Path | None, slope: float, floor: float, factor: float) -> CostModel:
     """Cost model from measured latencies, or from the three shares."""
-    from sonoran.planning.scaling import ParameterCost, measured_cost_from_dict
+    from sonoran.planning.scaling.costs import ParameterCost, measured_cost_from_dict
 
     if latencies is None:
         return ParameterCost(slope, floor, factor)
@@ -214,8 +217,8 @@ def read_cost(latencies: Path | None, slope: float, floor: float, factor: float)
 
 def read_candidates(given: str) -> list[Candidate]:
     """Candidates from a JSON file or from names with commas."""
-    from sonoran.planning.scaling import find_model, parse_candidates
-    from sonoran.planning.scaling.candidates import candidate_of
+    from sonoran.planning.scaling.candidates import candidate_of, parse_candidates
+    from sonoran.planning.scaling.models import find_model
 
     if given.lower().endswith(".json"):
         return parse_candidates(read(Path(given), "candidates"))

@@ -1,1 +1,1 @@
-"""What drafts: n-gram drafter, outcome prediction, fan-out, Saguaro sampling, speculation cache, backups."""
+"""What the engine can draft with: a model, n-grams, a draft worker (SSD), and a policy around any of them."""

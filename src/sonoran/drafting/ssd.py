@@ -91,9 +91,7 @@ class SsdDrafter:
         self._generation = 0
         self._warned: set[str] = set()
         self._patience = patience or Patience()
-        self._asked: tuple[float, float] | None = (
-            None  # when the last round began, and what it waited, in seconds
-        )
+        self._asked: tuple[float, float] | None = None  # seconds: when the last round began, what it waited
 
     @property
     def max_context(self) -> int | None:

@@ -1,0 +1,1 @@
+"""Models on disk: finding, fetching and reading them, and their tokenizers."""

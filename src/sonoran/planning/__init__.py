@@ -1,0 +1,1 @@
+"""One model of time: of this machine (``profile``), of rounds (``rounds``), of sizes (``scaling``)."""

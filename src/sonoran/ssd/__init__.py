@@ -1,0 +1,1 @@
+"""The algorithm of SSD on the draft's side: predict outcomes, decode the tree, cache what to send next."""

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sonoran.errors import ConfigError, ModelError
-from sonoran.models.tokenizer import Tokenizer
 from sonoran.models.tokenizer.chat import render_chat
+from sonoran.models.tokenizer.tokenizer import Tokenizer
 from tests.models.tokenizer.vocabularies import byte_level, sentencepiece
 from tests.tiny_tokenizer import SPECIALS, tiny_tokenizer, write_tokenizer
 

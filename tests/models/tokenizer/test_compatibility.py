@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from sonoran.errors import CompatibilityError
-from sonoran.models.tokenizer import TokenDifference, Tokenizer, compare, require_compatible
+from sonoran.models.tokenizer.compatibility import TokenDifference, compare, require_compatible
+from sonoran.models.tokenizer.tokenizer import Tokenizer
 from tests.models.tokenizer.vocabularies import byte_level, sentencepiece
 from tests.tiny_tokenizer import tiny_tokenizer
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sonoran.models.tokenizer import Tokenizer
+from sonoran.models.tokenizer.tokenizer import Tokenizer
 from tests.models.tokenizer.vocabularies import byte_level, plain_texts, sentencepiece
 from tests.tiny_tokenizer import SPECIALS
 

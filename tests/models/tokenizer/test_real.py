@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from sonoran.models.cache import cache_dir, is_cached, model_path
 from sonoran.models.registry import DEFAULT_DRAFT, DEFAULT_TARGET, find_entry
 from sonoran.models.source import ModelFile, open_model
-from sonoran.models.tokenizer import Tokenizer, compare, require_compatible
+from sonoran.models.tokenizer.compatibility import compare, require_compatible
+from sonoran.models.tokenizer.tokenizer import Tokenizer
 from sonoran.models.tokenizer.vocabulary import byte_alphabet
 
 SMOLLM = "smollm2-135m-instruct"

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sonoran.errors import ModelError
-from sonoran.models.tokenizer import Tokenizer
+from sonoran.models.tokenizer.tokenizer import Tokenizer
 from tests.models.tokenizer.vocabularies import PIECES, SCORES, USER_DEFINED, plain_texts, sentencepiece
 
 TINY = Tokenizer.from_gguf(sentencepiece())

@@ -12,7 +12,7 @@ from hypothesis import given
 
 from sonoran.errors import ConfigError, ModelError
 from sonoran.models.source import open_model
-from sonoran.models.tokenizer import Tokenizer
+from sonoran.models.tokenizer.tokenizer import Tokenizer
 from tests.models.tokenizer.vocabularies import CONTROL, USER_DEFINED, byte_level, plain_texts
 from tests.tiny_models import make_gguf, make_hf_dir
 from tests.tiny_tokenizer import SPECIALS, tiny_tokenizer, write_tokenizer
