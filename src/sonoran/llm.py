@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import logging
 import queue
-import time
 import weakref
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from numbers import Integral
@@ -19,17 +17,15 @@ import numpy as np
 from sonoran.assemble import build_engine
 from sonoran.auto import build_auto
 from sonoran.config import EngineConfig, SpeculativeConfig, from_keywords
-from sonoran.drafting.ssd import SsdDrafter
 from sonoran.engine.core import EngineCore
 from sonoran.engine.runner import EngineClosedError, EngineThread, ReaderGoneError
 from sonoran.engine.sequence import Request
-from sonoran.engine.trace import MAX_SPANS, Span, SpanLog, from_plain
+from sonoran.engine.trace import MAX_SPANS, Span
 from sonoran.errors import ConfigError, SonoranError, shown
 from sonoran.models.opening import Reporting
 from sonoran.models.registry import DEFAULT_TARGET
 from sonoran.sampling.params import SamplingParams
 from sonoran.types import RequestOutput
-from sonoran.worker.client import DraftClient
 
 Prompt = str | Sequence[int]
 """A text, which is encoded with the model's special tokens, or token ids, which are taken as they are."""
@@ -95,59 +91,13 @@ def check_params(params: object) -> None:
         raise ConfigError(f"sampling_params must be SamplingParams, got {shown(params)}{hint}")
 
 
-log = logging.getLogger(__name__)
-
-_PATIENCE_S = 5.0  # for a worker that is in the middle of a long pass, on a machine with other work
-
-
-def start_tracing(core: EngineCore, limit: int = MAX_SPANS) -> None:
-    """Record from now on, the newest `limit` spans of each side. A worker that is replaced meanwhile records none."""
-    core.spans = SpanLog(limit)
-    client = _client(core)
-    if client is not None:
-        client.worker_stats(trace=limit, patience_s=_PATIENCE_S)
-
-
-def end_tracing(core: EngineCore) -> dict[str, list[Span]]:
-    """Stop recording and return the spans by lane; that of a worker is empty when it does not answer."""
-    lanes = {"target": core.spans.spans() if core.spans is not None else []}
-    core.spans = None
-    client = _client(core)
-    if client is None:
-        return lanes
-    asked = time.perf_counter()
-    values = client.worker_stats(trace=0, patience_s=_PATIENCE_S)
-    if values is None:
-        log.warning("the draft worker did not send its part of the trace within %g s", _PATIENCE_S)
-        values = {}
-    shift = clock_shift(asked, time.perf_counter(), values.get("clock_s"))
-    lanes["draft worker"] = from_plain(values.get("spans"), shift)
-    return lanes
-
-
-def clock_shift(asked_s: float, answered_s: float, clock_s: object) -> float:
-    """Return what to add to a worker's times: 0 on one machine, where both sides have the same clock.
-
-    `clock_s` is the worker's clock at some moment between asking and answer. When it lies between them, the clocks
-    are taken to be the same. Otherwise it is taken to be the middle, which is wrong by at most half the time between.
-    """
-    if not isinstance(clock_s, float) or asked_s <= clock_s <= answered_s:
-        return 0.0
-    return 0.5 * (asked_s + answered_s) - clock_s
-
-
-def _client(core: EngineCore) -> DraftClient | None:
-    drafter = getattr(core.drafter, "inner", core.drafter)  # one drafter may stand around another
-    return drafter.client if isinstance(drafter, SsdDrafter) else None
-
-
 News = RequestOutput | SonoranError
 
 
 class LLM:
     """A model, ready to generate; usable from several threads and from asyncio at once.
 
-    ``LLM(model, speculative_config={"method": "draft_model", "model": ..., "num_speculative_tokens": 4})``.
+    ``LLM(model, speculative_config={"method": "sd", "model": ..., "num_speculative_tokens": 4})``.
     `model` is a name of the registry, a GGUF file or a model directory. Keyword options are the fields of
     ``EngineConfig``: max_model_len, max_num_seqs, max_num_batched_tokens, kv_cache_bytes or num_kv_blocks,
     block_size, threads, cores, quantize, seed, enable_prefix_caching. Interrupting any method (Ctrl-C, a
@@ -293,11 +243,11 @@ class LLM:
 
     def start_trace(self, limit: int = MAX_SPANS) -> None:
         """Record what target and draft worker do from now on: the newest `limit` spans of each."""
-        self._runner.call(lambda: start_tracing(self._runner.core, limit))
+        self._runner.call(lambda: self._runner.core.start_trace(limit))
 
     def end_trace(self) -> dict[str, list[Span]]:
         """Stop recording; return the spans of ``target`` and, with a draft worker, of ``draft worker``."""
-        return self._runner.call(lambda: end_tracing(self._runner.core))
+        return self._runner.call(self._runner.core.end_trace)
 
     def check_invariants(self) -> None:
         """Raise RuntimeError when KV memory is lost or held by nobody."""

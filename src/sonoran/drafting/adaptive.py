@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sonoran.engine.drafter import CachingDrafter, Drafter, DraftRequest, DraftRound
+from sonoran.engine.trace import Span
 from sonoran.errors import PlanError
 from sonoran.planning.profile.passes import Clock
 from sonoran.planning.profile.round_times import Rounds
@@ -264,6 +265,10 @@ class NoDrafter:
         """Return why nothing is proposed."""
         return {"auto": {"num_speculative_tokens": 0, "reason": self.reason}}
 
+    def record(self, limit: int) -> list[Span] | None:
+        """Return None: there is no worker."""
+        return None
+
     def close(self) -> None:
         """Do nothing."""
 
@@ -360,6 +365,10 @@ class AdaptiveDrafter:
                 "reason": self.reason,
             },
         }
+
+    def record(self, limit: int) -> list[Span] | None:
+        """Record the inner drafter's worker, if it has one."""
+        return self.inner.record(limit)
 
     def close(self) -> None:
         """Free the draft."""

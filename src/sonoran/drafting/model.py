@@ -11,6 +11,7 @@ from sonoran.backends.rows import TrunkPart, forward_in_passes
 from sonoran.backends.vocabulary import DraftVocabulary
 from sonoran.engine.drafter import DraftRequest
 from sonoran.engine.kv import BlockTable, KVMemory
+from sonoran.engine.trace import Span
 from sonoran.sampling.drafts import draft_chance, draft_sample
 from sonoran.sampling.proposals import EMPTY, ProposalDistribution, Speculation
 from sonoran.types import FloatArray
@@ -123,6 +124,10 @@ class ModelDrafter:
             "num_without_memory": self._without_memory,
             "kv_usage": self.kv.usage,
         }
+
+    def record(self, limit: int) -> list[Span] | None:
+        """Return None: there is no worker."""
+        return None
 
     def close(self) -> None:
         """Free the draft model."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sonoran.engine.drafter import DraftRequest
+from sonoran.engine.trace import Span
 from sonoran.sampling.proposals import Speculation
 from sonoran.ssd.ngram import NgramIndex
 
@@ -47,6 +48,10 @@ class NgramDrafter:
     def stats(self) -> dict[str, Any]:
         """Return how often something was looked up, and how often nothing was found."""
         return {"num_proposals": self._proposals, "num_empty": self._empty}
+
+    def record(self, limit: int) -> list[Span] | None:
+        """Return None: there is no worker."""
+        return None
 
     def close(self) -> None:
         """Forget everything."""

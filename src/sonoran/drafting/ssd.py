@@ -15,6 +15,7 @@ from typing import Any
 
 from sonoran.drafting.patience import Patience
 from sonoran.engine.drafter import DraftAnswer, DraftRequest, DraftRound
+from sonoran.engine.trace import Span, from_plain
 from sonoran.errors import SonoranError, WorkerError
 from sonoran.sampling.params import VerificationRule
 from sonoran.sampling.proposals import (
@@ -31,6 +32,7 @@ from sonoran.worker.client import DraftClient
 log = logging.getLogger(__name__)
 
 _LONGEST_FAN_OUT = 1024
+_TRACE_PATIENCE_S = 5.0  # for a worker that is in the middle of a long pass, on a machine with other work
 
 _LONGEST_PAUSE = 64
 """Rounds between two attempts to send a sequence to a worker that keeps not to know it."""
@@ -145,6 +147,16 @@ class SsdDrafter:
             "connection": self.client.stats(),
             "worker": self.client.worker_stats(),
         }
+
+    def record(self, limit: int) -> list[Span] | None:
+        """Have the worker record the newest ``limit`` spans; return what it has recorded, nothing without an answer."""
+        asked = time.perf_counter()
+        values = self.client.worker_stats(trace=limit, patience_s=_TRACE_PATIENCE_S)
+        if values is None:
+            log.warning("the draft worker did not answer about its trace within %g s", _TRACE_PATIENCE_S)
+            return []
+        shift = clock_shift(asked, time.perf_counter(), values.get("clock_s"))
+        return from_plain(values.get("spans"), shift)
 
     def close(self) -> None:
         """End the connection, and a worker of our own with it."""
@@ -264,6 +276,17 @@ class SsdDrafter:
         if what not in self._warned:
             self._warned.add(what)
             log.warning("%s: %s", what, error)
+
+
+def clock_shift(asked_s: float, answered_s: float, clock_s: object) -> float:
+    """Return what to add to a worker's times: 0 on one machine, where both sides have the same clock.
+
+    `clock_s` is the worker's clock at some moment between asking and answer. When it lies between them, the clocks
+    are taken to be the same. Otherwise it is taken to be the middle, which is wrong by at most half the time between.
+    """
+    if not isinstance(clock_s, float) or asked_s <= clock_s <= answered_s:
+        return 0.0
+    return 0.5 * (asked_s + answered_s) - clock_s
 
 
 def _item(request: DraftRequest, known: _Known) -> Item:

@@ -13,7 +13,7 @@ from sonoran.engine.round import Share, count_round, draft_request, record_round
 from sonoran.engine.scheduler import Scheduler, Work
 from sonoran.engine.sequence import Intake, Limits, Request, Sequence, TextTokens
 from sonoran.engine.stats import EngineStats
-from sonoran.engine.trace import SpanLog
+from sonoran.engine.trace import Span, SpanLog
 from sonoran.errors import ConfigError, SonoranError
 from sonoran.sampling.params import SamplingParams, VerificationRule
 from sonoran.types import Outcome
@@ -150,6 +150,21 @@ class EngineCore:
         if self.drafter is not None:
             totals["drafter"] = self.drafter.stats()
         return totals
+
+    def start_trace(self, limit: int) -> None:
+        """Record from now on, the newest `limit` spans of each side. A worker that is replaced meanwhile records none."""
+        self.spans = SpanLog(limit)
+        if self.drafter is not None:
+            self.drafter.record(limit)
+
+    def end_trace(self) -> dict[str, list[Span]]:
+        """Stop recording and return the spans by lane; that of a worker is empty when it does not answer."""
+        lanes = {"target": self.spans.spans() if self.spans is not None else []}
+        self.spans = None
+        drafted = self.drafter.record(0) if self.drafter is not None else None
+        if drafted is not None:
+            lanes["draft worker"] = drafted
+        return lanes
 
     def close(self) -> None:
         """Free both models."""

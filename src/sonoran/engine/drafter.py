@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
+from sonoran.engine.trace import Span
 from sonoran.sampling.params import SamplingParams
 from sonoran.sampling.proposals import Speculation
 from sonoran.types import Origin, Outcome
@@ -99,6 +100,13 @@ class Drafter(Protocol):
 
     def stats(self) -> dict[str, Any]:
         """Return counters of the drafter's own, for reports."""
+        ...
+
+    def record(self, limit: int) -> list[Span] | None:
+        """Record the newest `limit` spans of a worker from now on, 0: none; return those that it has recorded.
+
+        None when there is no worker: what is drafted in this process is part of the engine's own trace.
+        """
         ...
 
     def close(self) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from sonoran.config import SpeculationSettings
-from sonoran.drafting.ssd import SsdDrafter
+from sonoran.drafting.ssd import SsdDrafter, clock_shift
 from sonoran.engine.trace import chrome_trace
-from sonoran.llm import LLM, clock_shift
+from sonoran.llm import LLM
 from sonoran.sampling.params import SamplingParams
 from sonoran.ssd.messages import PROTOCOL_VERSION, Hello
 from sonoran.worker.client import WorkerClient
