@@ -19,9 +19,12 @@ struct Avx2 {
     __m256i a, b;
   };
   using Q = I;
-  using Pairs = I;                      // 32 int16, two of each lane
-  static constexpr int kMaxRows = 6;    // two sums of each row and what they need fill the 16 registers
-  static constexpr bool kPairs = true;  // see dot.hpp
+  using Pairs = I;                            // 32 int16, two of each lane
+  static constexpr int kMaxRows = 6;          // two sums of each row and what they need fill the 16 registers
+  static constexpr bool kConvertOnce = true;  // see attention.hpp
+  static constexpr int kMaxHeads = 3;         // query heads whose scores of 32 keys are in registers together
+  static constexpr int kMaxSums = 4;          // F that are summed in registers together
+  static constexpr bool kPairs = true;        // see dot.hpp
 
   static F zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
   static F set(float v) { return {_mm256_set1_ps(v), _mm256_set1_ps(v)}; }

@@ -15,6 +15,9 @@ struct Vec {
   using I = __m512i;  // 16 int32
   using Q = __m512i;  // 64 bytes: 4 of each lane
   static constexpr int kMaxRows = 8;
+  static constexpr bool kConvertOnce = false;  // see attention.hpp
+  static constexpr int kMaxHeads = 4;  // query heads whose scores of 32 keys are in registers together
+  static constexpr int kMaxSums = 16;  // F that are summed in registers together
   static constexpr bool kPairs = false;
 
   static F zero() { return _mm512_setzero_ps(); }

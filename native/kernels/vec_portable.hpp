@@ -24,7 +24,10 @@ struct Vec {
     uint8_t v[64];
   };
   static constexpr int kMaxRows = 1;
-  static constexpr bool kPairs = false;  // sums of products are int32, see dot.hpp
+  static constexpr bool kConvertOnce = true;  // see attention.hpp
+  static constexpr int kMaxHeads = 1;         // query heads whose scores of 32 keys are in registers together
+  static constexpr int kMaxSums = 4;          // F that are summed in registers together
+  static constexpr bool kPairs = false;       // sums of products are int32, see dot.hpp
 
   template <class R, class Op>
   static R map(Op op) {
