@@ -1,11 +1,14 @@
-// Attention of one row over paged KV memory, written once over Vec.
+// Attention of rows of one sequence over paged KV memory, written once over Vec.
 //
 // KV layout of a layer, fp16. Slots come in tiles of 16. Keys: [tile][kv head][dimension][slot in tile], so a
 // score of 16 keys needs no horizontal sum; values: [slot][kv head][dimension]. Sums run over the keys in
-// order of their index (trunk, then extra slots) whatever the split into trunk and branch is.
+// order of their index (trunk, then extra slots) whatever the split into trunk and branch is, and whatever
+// rows are computed together: those share only the conversion of keys and values to floats.
 #pragma once
 
+#include <algorithm>
 #include <cstring>
+#include <type_traits>
 
 #include "kernels/elementwise.hpp"
 #include "kernels/kernels.hpp"
@@ -31,27 +34,65 @@ struct KeyWalk {
   }
 };
 
-// Scores of two tiles for H heads starting at head; second may equal first.
+inline Vec::F load_float(const float* p) { return Vec::load(p); }
+inline Vec::F load_float(const uint16_t* p) { return Vec::load_half(p); }
+
+// Where conversion costs (Vec::kConvertOnce), tiles and values are turned into floats in memory for all rows
+// and heads; elsewhere they are read as they are.
+using Stored = std::conditional_t<Vec::kConvertOnce, float, uint16_t>;
+
+// Elements between two dimensions of a tile of keys; two converted tiles lie side by side.
+inline constexpr int kKeyStep = Vec::kConvertOnce ? 32 : 16;
+
+// n groups of 16 values, as floats `step` apart.
+inline const float* as_stored(const uint16_t* from, int n, int step, float* to) {
+  for (int i = 0; i < n; ++i) Vec::store(to + step * i, Vec::load_half(from + 16 * i));
+  return to;
+}
+inline const uint16_t* as_stored(const uint16_t* from, int, int, uint16_t*) { return from; }
+
+// Scores of the keys of two tiles, [dimension][16], for H heads.
 template <int H>
-inline void score_tiles(const AttentionArgs& a, int head, const uint16_t* first, const uint16_t* second,
-                        float* out1, float* out2, size_t stride) {
-  Vec::F acc[2][H];
-  for (auto& half : acc) {
-    for (auto& v : half) v = Vec::zero();
-  }
-  const float* q = a.queries + static_cast<size_t>(head) * static_cast<size_t>(a.head_dim);
-  for (int d = 0; d < a.head_dim; ++d) {
-    const Vec::F k1 = Vec::load_half(first + 16 * d);
-    const Vec::F k2 = Vec::load_half(second + 16 * d);
+inline void score_keys(const float* queries, int head_dim, const Stored* first, const Stored* second,
+                       float* out, size_t stride) {
+  Vec::F acc[H][2];
+  for (auto& head : acc) head[0] = head[1] = Vec::zero();
+  for (int d = 0; d < head_dim; ++d) {
+    const Vec::F a = load_float(first + kKeyStep * d);
+    const Vec::F b = load_float(second + kKeyStep * d);
     for (int h = 0; h < H; ++h) {
-      const Vec::F qd = Vec::set(q[h * a.head_dim + d]);
-      acc[0][h] = Vec::fma(k1, qd, acc[0][h]);
-      acc[1][h] = Vec::fma(k2, qd, acc[1][h]);
+      const Vec::F q = Vec::set(queries[h * head_dim + d]);
+      acc[h][0] = Vec::fma(a, q, acc[h][0]);
+      acc[h][1] = Vec::fma(b, q, acc[h][1]);
     }
   }
   for (int h = 0; h < H; ++h) {
-    Vec::store(out2 + static_cast<size_t>(h) * stride, acc[1][h]);
-    Vec::store(out1 + static_cast<size_t>(h) * stride, acc[0][h]);
+    Vec::store(out + static_cast<size_t>(h) * stride + 16, acc[h][1]);
+    Vec::store(out + static_cast<size_t>(h) * stride, acc[h][0]);
+  }
+}
+
+// Calls body(integral_constant H, head) for all heads, H at a time: as many as the registers hold, in parts
+// of nearly equal size.
+template <class Body>
+inline void for_heads(int heads, const Body& body) {
+  const int parts = (heads + Vec::kMaxHeads - 1) / Vec::kMaxHeads;
+  for (int part = 0; part < parts; ++part) {
+    const int head = heads * part / parts;
+    switch (heads * (part + 1) / parts - head) {
+      case 4:
+        body(std::integral_constant<int, 4>{}, head);
+        break;
+      case 3:
+        body(std::integral_constant<int, 3>{}, head);
+        break;
+      case 2:
+        body(std::integral_constant<int, 2>{}, head);
+        break;
+      default:
+        body(std::integral_constant<int, 1>{}, head);
+        break;
+    }
   }
 }
 
@@ -65,23 +106,37 @@ inline void gather_keys(const KeyWalk& walk, const int32_t* slots, int n, uint16
   }
 }
 
-template <int H>
-void score_heads(const AttentionArgs& a, int head, float* scores, size_t stride) {
+// The scores of all keys of all rows. A row may get scores of keys that it does not see, where its own extra
+// slots or nothing come later.
+inline void score_rows(const AttentionArgs& a, int first_tile, int tiles) {
   const KeyWalk walk{a};
-  const int tiles = (a.trunk + 15) / 16;
-  for (int t = a.first / 16; t < tiles; t += 2) {
-    const int u = t + 1 < tiles ? t + 1 : t;
-    score_tiles<H>(a, head, walk.keys(walk.tile(t)), walk.keys(walk.tile(u)), scores + 16 * t,
-                   scores + 16 * u, stride);
+  auto* memory = reinterpret_cast<Stored*>(a.converted);
+  const auto score = [&](const AttentionRow& row, const Stored* first, const Stored* second, float* out,
+                         size_t stride) {
+    for_heads(a.heads, [&](auto heads, int head) {
+      score_keys<heads()>(row.queries + static_cast<size_t>(head) * static_cast<size_t>(a.head_dim),
+                          a.head_dim, first, second, out + static_cast<size_t>(head) * stride, stride);
+    });
+  };
+  for (int t = first_tile; t < tiles; t += 2) {
+    const Stored* first = as_stored(walk.keys(walk.tile(t)), a.head_dim, kKeyStep, memory);
+    const Stored* second =
+        t + 1 < tiles ? as_stored(walk.keys(walk.tile(t + 1)), a.head_dim, kKeyStep, memory + 16) : first;
+    for (int r = 0; r < a.num_rows; ++r) {
+      const AttentionRow& row = a.rows[r];
+      if (16 * t < row.trunk && 16 * (t + 2) > row.first)
+        score(row, first, second, a.row_scores(r) + 16 * t, a.stride);
+    }
   }
-  for (int e = 0; e < a.extras; e += 16) {
-    const int n = a.extras - e < 16 ? a.extras - e : 16;
-    gather_keys(walk, a.extra_slots + e, n, a.gathered);
-    float lanes[H * 16];
-    score_tiles<H>(a, head, a.gathered, a.gathered, lanes, lanes, 16);
-    for (int h = 0; h < H; ++h) {
-      std::memcpy(scores + static_cast<size_t>(h) * stride + a.trunk + e, lanes + 16 * h,
-                  static_cast<size_t>(n) * sizeof(float));
+  for (int r = 0; r < a.num_rows; ++r) {
+    const AttentionRow& row = a.rows[r];
+    for (int e = 0; e < row.extras; e += 16) {
+      const int n = std::min(16, row.extras - e);
+      gather_keys(walk, row.extra_slots + e, n, a.gathered);
+      const Stored* keys = as_stored(a.gathered, a.head_dim, kKeyStep, memory);
+      // Behind the scores of the row; the second 16 are of no use and overwritten.
+      float* out = a.row_scores(r) + row.trunk + e;
+      score(row, keys, keys, out, a.stride);
     }
   }
 }
@@ -103,68 +158,98 @@ inline float soften(float* scores, int first, int n) {
   return reduce_add(sum);
 }
 
-// out[h][d .. d + 16 D) = sum over keys of weight * value / sums[h]
+// out[h][0 .. 16 D) += the sum of weight * value[dim .. dim + 16 D) over n keys, in their order.
 template <int H, int D>
-inline void mix_values(const AttentionArgs& a, int head, int dim, const float* weights, size_t stride,
-                       const float* sums) {
-  const KeyWalk walk{a};
+inline void mix_part(const Stored* const* values, int dim, int n, const float* weights, size_t stride,
+                     float* out, size_t out_stride) {
   Vec::F acc[H][D];
-  for (auto& row : acc) {
-    for (auto& v : row) v = Vec::zero();
-  }
-  const auto add = [&](int slot, int index) {
-    const uint16_t* value = walk.values(slot) + dim;
-    Vec::F v[D];
-    for (int i = 0; i < D; ++i) v[i] = Vec::load_half(value + 16 * i);
-    for (int h = 0; h < H; ++h) {
-      const Vec::F w = Vec::set(weights[static_cast<size_t>(h) * stride + static_cast<size_t>(index)]);
-      for (int i = 0; i < D; ++i) acc[h][i] = Vec::fma(v[i], w, acc[h][i]);
-    }
-  };
-  for (int index = a.first; index < a.trunk;) {
-    const int base = walk.tile(index / 16) * 16 - index / 16 * 16;
-    const int end = index / 16 * 16 + 16 < a.trunk ? index / 16 * 16 + 16 : a.trunk;
-    for (; index < end; ++index) add(base + index, index);
-  }
-  for (int e = a.first > a.trunk ? a.first - a.trunk : 0; e < a.extras; ++e)
-    add(a.extra_slots[e], a.trunk + e);
   for (int h = 0; h < H; ++h) {
-    const Vec::F inverse = Vec::set(1.0f / sums[h]);
-    float* out = a.out + static_cast<size_t>(head + h) * static_cast<size_t>(a.head_dim) + dim;
-    for (int i = 0; i < D; ++i) Vec::store(out + 16 * i, Vec::mul(acc[h][i], inverse));
+    for (int i = 0; i < D; ++i) acc[h][i] = Vec::load(out + static_cast<size_t>(h) * out_stride + 16 * i);
+  }
+  for (int k = 0; k < n; ++k) {
+    const Stored* value = values[k] + dim;
+    for (int h = 0; h < H; ++h) {
+      const Vec::F w = Vec::set(weights[static_cast<size_t>(h) * stride + static_cast<size_t>(k)]);
+      for (int i = 0; i < D; ++i) acc[h][i] = Vec::fma(load_float(value + 16 * i), w, acc[h][i]);
+    }
+  }
+  for (int h = 0; h < H; ++h) {
+    for (int i = 0; i < D; ++i) Vec::store(out + static_cast<size_t>(h) * out_stride + 16 * i, acc[h][i]);
   }
 }
 
-template <int H>
-void attend_heads(const AttentionArgs& a, int head) {
-  const int n = a.trunk + a.extras;
-  const auto stride = static_cast<size_t>(n + 31) / 16 * 16;
-  float sums[H];
-  score_heads<H>(a, head, a.scores, stride);
-  for (int h = 0; h < H; ++h) sums[h] = soften(a.scores + static_cast<size_t>(h) * stride, a.first, n);
-  int dim = 0;
-  for (; dim + 64 <= a.head_dim; dim += 64) mix_values<H, 4>(a, head, dim, a.scores, stride, sums);
-  for (; dim < a.head_dim; dim += 16) mix_values<H, 1>(a, head, dim, a.scores, stride, sums);
+inline void mix_values(const AttentionArgs& a, const AttentionRow& row, const Stored* const* values, int n,
+                       const float* weights) {
+  const auto dims = static_cast<size_t>(a.head_dim);
+  for_heads(a.heads, [&](auto heads, int head) {
+    constexpr int H = heads();
+    constexpr int D = 4 * H <= Vec::kMaxSums ? 4 : 2 * H <= Vec::kMaxSums ? 2 : 1;
+    float* out = row.out + static_cast<size_t>(head) * dims;
+    const float* w = weights + static_cast<size_t>(head) * a.stride;
+    int dim = 0;
+    for (; dim + 16 * D <= a.head_dim; dim += 16 * D)
+      mix_part<H, D>(values, dim, n, w, a.stride, out + dim, dims);
+    for (; dim < a.head_dim; dim += 16) mix_part<H, 1>(values, dim, n, w, a.stride, out + dim, dims);
+  });
 }
 
-// All query heads that share one kv head, in parts of nearly equal size.
+// Between them the sums lie in memory, which costs more the wider the registers are.
+inline constexpr int kValuesAtOnce = Vec::kConvertOnce ? kKeysAtOnce : 8 * kKeysAtOnce;
+
+// Adds up the values of all keys of all rows; row.out must be zero.
+inline void mix_rows(const AttentionArgs& a, int first_tile, int tiles) {
+  const KeyWalk walk{a};
+  auto* memory = reinterpret_cast<Stored*>(a.converted);
+  const Stored* values[kValuesAtOnce];
+  for (int t = first_tile; t < tiles; t += kValuesAtOnce / 16) {
+    const int start = 16 * t;
+    const int end = std::min(16 * tiles, start + kValuesAtOnce);
+    for (int i = start; i < end; ++i) {
+      values[i - start] = as_stored(walk.values(walk.tile(i / 16) * 16 + i % 16), a.head_dim / 16, 16,
+                                    memory + static_cast<ptrdiff_t>(i - start) * a.head_dim);
+    }
+    for (int r = 0; r < a.num_rows; ++r) {
+      const AttentionRow& row = a.rows[r];
+      const int from = std::max(start, row.first);
+      const int n = std::min(end, row.trunk) - from;
+      if (n > 0) mix_values(a, row, values + (from - start), n, a.row_scores(r) + from);
+    }
+  }
+  for (int r = 0; r < a.num_rows; ++r) {
+    const AttentionRow& row = a.rows[r];
+    for (int e = std::max(0, row.first - row.trunk); e < row.extras; e += kValuesAtOnce) {
+      const int n = std::min(kValuesAtOnce, row.extras - e);
+      for (int i = 0; i < n; ++i) {
+        values[i] = as_stored(walk.values(row.extra_slots[e + i]), a.head_dim / 16, 16,
+                              memory + static_cast<ptrdiff_t>(i) * a.head_dim);
+      }
+      mix_values(a, row, values, n, a.row_scores(r) + row.trunk + e);
+    }
+  }
+}
+
 void attend(const AttentionArgs& a) {
-  const int parts = (a.heads + kMaxHeadsAtOnce - 1) / kMaxHeadsAtOnce;
-  for (int part = 0; part < parts; ++part) {
-    const int head = a.heads * part / parts;
-    switch (a.heads * (part + 1) / parts - head) {
-      case 4:
-        attend_heads<4>(a, head);
-        break;
-      case 3:
-        attend_heads<3>(a, head);
-        break;
-      case 2:
-        attend_heads<2>(a, head);
-        break;
-      default:
-        attend_heads<1>(a, head);
-        break;
+  int first_tile = a.rows[0].first / 16;
+  int tiles = 0;
+  for (int r = 0; r < a.num_rows; ++r) {
+    first_tile = std::min(first_tile, a.rows[r].first / 16);
+    tiles = std::max(tiles, (a.rows[r].trunk + 15) / 16);
+  }
+  score_rows(a, first_tile, tiles);
+  const auto dims = static_cast<size_t>(a.head_dim);
+  for (int r = 0; r < a.num_rows; ++r) {
+    std::fill_n(a.rows[r].out, static_cast<size_t>(a.heads) * dims, 0.0f);
+    for (int h = 0; h < a.heads; ++h) {
+      float* scores = a.row_scores(r) + static_cast<size_t>(h) * a.stride;
+      a.sums[r * a.heads + h] = soften(scores, a.rows[r].first, a.rows[r].keys());
+    }
+  }
+  mix_rows(a, first_tile, tiles);
+  for (int r = 0; r < a.num_rows; ++r) {
+    for (int h = 0; h < a.heads; ++h) {
+      const Vec::F inverse = Vec::set(1.0f / a.sums[r * a.heads + h]);
+      float* out = a.rows[r].out + static_cast<size_t>(h) * dims;
+      for (size_t d = 0; d < dims; d += 16) Vec::store(out + d, Vec::mul(Vec::load(out + d), inverse));
     }
   }
 }

@@ -7,6 +7,7 @@ using Vec = Avx2;
 }
 }  // namespace sonoran
 
+// The vector type comes first.
 #include "kernels/all.hpp"
 
 namespace sonoran {

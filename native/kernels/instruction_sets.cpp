@@ -8,6 +8,8 @@ namespace sonoran {
 
 #if defined(__x86_64__)
 extern const Kernels k_avx512vnni_kernels;
+extern const Kernels k_avx512bw_kernels;
+extern const Kernels k_avxvnni_kernels;
 extern const Kernels k_avx2_kernels;
 #endif
 extern const Kernels k_portable_kernels;
@@ -24,14 +26,15 @@ struct Entry {
 // for these features, in the compiler's names, and here they are what the processor must have.
 constexpr Entry kTable[] = {
     {"avx512vnni", "x86_64", "avx512f avx512bw avx512vl avx512dq avx512vnni fma f16c"},
+    {"avxvnni", "x86_64", "avxvnni avx2 fma f16c"},
+    {"avx512bw", "x86_64", "avx512f avx512bw avx512vl avx512dq fma f16c"},
     {"avx2", "x86_64", "avx2 fma f16c"},
     {"portable", "any", ""},
 };
 
 const Kernels* const kBuilt[] = {
 #if defined(__x86_64__)
-    &k_avx512vnni_kernels,
-    &k_avx2_kernels,
+    &k_avx512vnni_kernels, &k_avx512bw_kernels, &k_avxvnni_kernels, &k_avx2_kernels,
 #endif
     &k_portable_kernels,
 };
@@ -43,6 +46,11 @@ bool has_feature([[maybe_unused]] std::string_view name) {
   if (name == "avx2") return __builtin_cpu_supports("avx2");
   if (name == "fma") return __builtin_cpu_supports("fma");
   if (name == "f16c") return __builtin_cpu_supports("f16c");
+#if defined(SONORAN_EMULATE_AVXVNNI)
+  if (name == "avxvnni") return true;
+#else
+  if (name == "avxvnni") return __builtin_cpu_supports("avxvnni");
+#endif
   if (name == "avx512f") return __builtin_cpu_supports("avx512f");
   if (name == "avx512bw") return __builtin_cpu_supports("avx512bw");
   if (name == "avx512vl") return __builtin_cpu_supports("avx512vl");

@@ -11,25 +11,42 @@
 
 namespace sonoran {
 
-inline constexpr int kMaxHeadsAtOnce = 4;  // query heads whose scores are held at the same time
+inline constexpr int kKeysAtOnce = 32;  // keys or values that are converted to floats together
 
-struct AttentionArgs {
+// What a row of attention sees, and its query heads of one kv head.
+struct AttentionRow {
   const float* queries;  // [heads][head_dim], already scaled and rotated
-  int heads;             // query heads of this kv head
-  int head_dim;          // padded to a multiple of 16
+  float* out;            // [heads][head_dim]
+  const int32_t* extra_slots;
+  int extras;
+  int trunk;  // trunk positions that the row sees
+  int first;  // keys before it, counted over trunk and extra slots, are out of the sliding window
+
+  int keys() const { return trunk + extras; }
+};
+
+// Rows of one sequence, and one kv head.
+struct AttentionArgs {
+  const AttentionRow* rows;
+  int num_rows;
+  int heads;     // query heads of this kv head
+  int head_dim;  // padded to a multiple of 16
   int kv_head, kv_heads;
   const uint16_t* keys;    // of the layer, see attention.hpp
   const uint16_t* values;  // of the layer
   const int32_t* table;    // block table of the sequence
   int tiles_per_block;
-  int first;  // keys before it, counted over trunk and extra slots, are out of the sliding window
-  int trunk;  // trunk positions that the row sees
-  const int32_t* extra_slots;
-  int extras;
-  float* scores;       // scratch, kMaxHeadsAtOnce x (trunk + extras rounded up to 16, plus 16)
+  size_t stride;       // floats between the scores of two heads, at least score_stride() of every row
+  float* scores;       // scratch, [num_rows][heads][stride]
+  float* converted;    // scratch, kKeysAtOnce x head_dim
+  float* sums;         // scratch, [num_rows][heads]
   uint16_t* gathered;  // scratch, 16 x head_dim
-  float* out;          // [heads][head_dim]
+
+  float* row_scores(int row) const { return scores + static_cast<size_t>(row * heads) * stride; }
 };
+
+// Two tiles of 16 keys are written at once, wherever the last key lies.
+inline size_t score_stride(int keys) { return static_cast<size_t>(keys + 47) / 16 * 16; }
 
 struct Kernels {
   const char* name;

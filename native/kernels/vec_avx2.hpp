@@ -19,9 +19,12 @@ struct Avx2 {
     __m256i a, b;
   };
   using Q = I;
-  using Pairs = I;                      // 32 int16, two of each lane
-  static constexpr int kMaxRows = 6;    // two sums of each row and what they need fill the 16 registers
-  static constexpr bool kPairs = true;  // see dot.hpp
+  using Pairs = I;                            // 32 int16, two of each lane
+  static constexpr int kMaxRows = 6;          // two sums of each row and what they need fill the 16 registers
+  static constexpr bool kConvertOnce = true;  // see attention.hpp
+  static constexpr int kMaxHeads = 3;         // query heads whose scores of 32 keys are in registers together
+  static constexpr int kMaxSums = 4;          // F that are summed in registers together
+  static constexpr bool kPairs = true;        // see dot.hpp
 
   static F zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
   static F set(float v) { return {_mm256_set1_ps(v), _mm256_set1_ps(v)}; }
@@ -75,6 +78,13 @@ struct Avx2 {
   static I iset(int32_t v) { return {_mm256_set1_epi32(v), _mm256_set1_epi32(v)}; }
   static I iadd(I x, I y) { return {_mm256_add_epi32(x.a, y.a), _mm256_add_epi32(x.b, y.b)}; }
   static I imul(I x, I y) { return {_mm256_mullo_epi32(x.a, y.a), _mm256_mullo_epi32(x.b, y.b)}; }
+  static __m256i pair_of(const int16_t (&pair)[2]) {
+    return _mm256_set1_epi32(*reinterpret_cast<const int32_t*>(pair));
+  }
+  static I times_pair(const int16_t (&pair)[2], int factor) {
+    const __m256i v = _mm256_madd_epi16(pair_of(pair), _mm256_set1_epi16(static_cast<int16_t>(factor)));
+    return {v, v};
+  }
   static I load_u8(const uint8_t* p) {
     const __m128i v = half(p, 0);
     return {_mm256_cvtepu8_epi32(v), _mm256_cvtepu8_epi32(_mm_srli_si128(v, 8))};
@@ -133,8 +143,7 @@ struct Avx2 {
   }
   template <int Factor>
   static Pairs pair_times(const int16_t (&pair)[2]) {  // a power of two
-    const __m256i v = _mm256_set1_epi32(*reinterpret_cast<const int32_t*>(pair));
-    const __m256i product = _mm256_slli_epi16(v, std::countr_zero(static_cast<unsigned>(Factor)));
+    const __m256i product = _mm256_slli_epi16(pair_of(pair), std::countr_zero(static_cast<unsigned>(Factor)));
     return {product, product};
   }
   // The sum exists now and in a register. Without this GCC postpones additions of integers, which it may

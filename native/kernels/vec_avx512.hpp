@@ -1,4 +1,5 @@
-// Sixteen lanes on AVX512-VNNI. All vec_*.hpp define the same operations with the same bits.
+// Sixteen lanes on AVX512 but for the dot product, which avx512vnni.cpp and avx512bw.cpp add. All vec_*.hpp
+// define the same operations with the same bits.
 #pragma once
 
 #include <immintrin.h>
@@ -10,12 +11,14 @@
 namespace sonoran {
 namespace {
 
-struct Vec {
+struct Avx512 {
   using F = __m512;   // 16 floats
   using I = __m512i;  // 16 int32
   using Q = __m512i;  // 64 bytes: 4 of each lane
   static constexpr int kMaxRows = 8;
-  static constexpr bool kPairs = false;
+  static constexpr bool kConvertOnce = false;  // see attention.hpp
+  static constexpr int kMaxHeads = 4;  // query heads whose scores of 32 keys are in registers together
+  static constexpr int kMaxSums = 16;  // F that are summed in registers together
 
   static F zero() { return _mm512_setzero_ps(); }
   static F set(float v) { return _mm512_set1_ps(v); }
@@ -63,9 +66,11 @@ struct Vec {
   static I iset(int32_t v) { return _mm512_set1_epi32(v); }
   static I iadd(I a, I b) { return _mm512_add_epi32(a, b); }
   static I imul(I a, I b) { return _mm512_mullo_epi32(a, b); }
+  static I pair_of(const int16_t (&pair)[2]) {
+    return _mm512_set1_epi32(*reinterpret_cast<const int32_t*>(pair));
+  }
   static I times_pair(const int16_t (&pair)[2], int factor) {
-    return _mm512_madd_epi16(_mm512_set1_epi32(*reinterpret_cast<const int32_t*>(pair)),
-                             _mm512_set1_epi16(static_cast<int16_t>(factor)));
+    return _mm512_madd_epi16(pair_of(pair), _mm512_set1_epi16(static_cast<int16_t>(factor)));
   }
   static I load_u8(const uint8_t* p) {
     return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
@@ -89,10 +94,8 @@ struct Vec {
     if constexpr (N < 0) return _mm512_srli_epi16(a, -N);
     return a;
   }
-  // Per lane, sum of 4 products of unsigned codes (Bits wide) and signed bytes x (the same 4 for every lane).
-  template <int Bits>
-  static I dot4(I acc, Q codes, const int8_t* x) {
-    return _mm512_dpbusd_epi32(acc, codes, _mm512_set1_epi32(*reinterpret_cast<const int32_t*>(x)));
+  static Q four(const int8_t* x) {  // the same 4 bytes for every lane
+    return _mm512_set1_epi32(*reinterpret_cast<const int32_t*>(x));
   }
 };
 

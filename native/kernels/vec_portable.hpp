@@ -24,7 +24,10 @@ struct Vec {
     uint8_t v[64];
   };
   static constexpr int kMaxRows = 1;
-  static constexpr bool kPairs = false;  // sums of products are int32, see dot.hpp
+  static constexpr bool kConvertOnce = true;  // see attention.hpp
+  static constexpr int kMaxHeads = 1;         // query heads whose scores of 32 keys are in registers together
+  static constexpr int kMaxSums = 4;          // F that are summed in registers together
+  static constexpr bool kPairs = false;       // sums of products are int32, see dot.hpp
 
   template <class R, class Op>
   static R map(Op op) {
@@ -146,6 +149,8 @@ struct Vec {
     for (auto& b : x.v) b = static_cast<uint8_t>(N >= 0 ? b << (N >= 0 ? N : 0) : b >> (N < 0 ? -N : 0));
     return x;
   }
+  // Per lane, the sum of 4 products of unsigned codes (Bits wide) and signed bytes x, the same 4 for every
+  // lane.
   template <int Bits>
   static I dot4(I acc, const Q& codes, const int8_t* x) {
     for (int i = 0; i < 64; ++i) acc.v[i / 4] += int32_t{codes.v[i]} * x[i % 4];

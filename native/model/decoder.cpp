@@ -145,13 +145,44 @@ void Decoder::reserve(const RowBatch& rows) {
   grow(b_.gate, n * static_cast<size_t>(intermediate_)), grow(b_.up, n * static_cast<size_t>(intermediate_));
   grow(b_.cosines, n * frequencies_.size()), grow(b_.sines, n * frequencies_.size());
   grow(b_.codes, n * (widest / 32 + 1));
-  int most = 0;
-  for (int i = 0; i < rows.n; ++i) {
-    most = std::max(most, rows.trunk_lengths[i] + rows.extra_offsets[i + 1] - rows.extra_offsets[i]);
+  group(rows);
+  size_t scores = 0;
+  size_t sums = 0;
+  const size_t per_kv_head = heads / static_cast<size_t>(config_.num_kv_heads);
+  for (const Group& g : groups_) {
+    const size_t row_heads = static_cast<size_t>(g.last - g.first) * per_kv_head;
+    scores = std::max(scores, row_heads * g.stride), sums = std::max(sums, row_heads);
   }
   for (auto& s : scratch_) {
-    grow(s.scores, static_cast<size_t>(kMaxHeadsAtOnce) * static_cast<size_t>(round_up(most, 16) + 32));
+    grow(s.scores, scores), grow(s.sums, sums), grow(s.converted, kKeysAtOnce * dim);
     grow(s.gathered, 16 * dim), grow(s.head, 2 * dim);
+  }
+}
+
+// Rows that follow each other in one sequence share the conversion of its keys and values, up to what leaves
+// work for every thread and keeps the scores in a core's own cache.
+void Decoder::group(const RowBatch& rows) {
+  constexpr int kMostRows = 8;
+  constexpr size_t kMostScores = size_t{1} << 16;
+  const int kv_heads = config_.num_kv_heads;
+  const auto per_kv_head = static_cast<size_t>(config_.num_heads / kv_heads);
+  const int even =
+      (rows.n * kv_heads + pool_.threads() - 1) / pool_.threads();  // rows x kv heads of a thread
+  const int most = std::clamp(even / kv_heads, 1, kMostRows);
+  groups_.clear();
+  for (int i = 0; i < rows.n; ++i) {
+    const size_t stride = score_stride(rows.trunk_lengths[i] + rows.extras(i));
+    if (!groups_.empty()) {
+      Group& g = groups_.back();
+      const size_t wider = std::max(g.stride, stride);
+      const int n = g.last + 1 - g.first;
+      if (n <= most && rows.sequences[i] == rows.sequences[g.first] &&
+          static_cast<size_t>(n) * per_kv_head * wider <= kMostScores) {
+        g.last = i + 1, g.stride = wider;
+        continue;
+      }
+    }
+    groups_.push_back({i, i + 1, stride});
   }
 }
 
@@ -290,24 +321,31 @@ void Decoder::attention(const RowBatch& rows, int index) {
   const bool direct = dim_ == c.head_dim && attended_ == c.num_heads * c.head_dim;
   const size_t padded_row = static_cast<size_t>(c.num_heads) * static_cast<size_t>(dim_);
   const size_t out_row = direct ? static_cast<size_t>(attended_) : padded_row;
-  pool_.run(rows.n * c.num_kv_heads, [&](int task, int thread) {
-    const int i = task / c.num_kv_heads;
+  pool_.run(static_cast<int>(groups_.size()) * c.num_kv_heads, [&](int task, int thread) {
+    const Group& g = groups_[static_cast<size_t>(task / c.num_kv_heads)];
     const int kv_head = task % c.num_kv_heads;
     Scratch& scratch = scratch_[static_cast<size_t>(thread)];
     const size_t head_at = static_cast<size_t>(kv_head * group) * static_cast<size_t>(dim_);
+    scratch.rows.clear();
+    for (int i = g.first; i < g.last; ++i) {
+      AttentionRow row{};
+      row.queries = &b_.rotated[static_cast<size_t>(i) * padded_row + head_at];
+      row.out = &b_.attended[static_cast<size_t>(i) * out_row + head_at];
+      row.extra_slots = rows.extra_slots + rows.extra_offsets[i];
+      row.extras = rows.extras(i), row.trunk = rows.trunk_lengths[i];
+      if (window > 0) row.first = std::max(0, row.keys() - window);
+      scratch.rows.push_back(row);
+    }
     AttentionArgs a{};
-    a.queries = &b_.rotated[static_cast<size_t>(i) * padded_row + head_at];
+    a.rows = scratch.rows.data(), a.num_rows = g.last - g.first;
     a.heads = group, a.head_dim = dim_, a.kv_head = kv_head, a.kv_heads = c.num_kv_heads;
     a.keys = kv_.keys(index), a.values = kv_.values(index);
-    a.table =
-        rows.block_tables + static_cast<size_t>(rows.sequences[i]) * static_cast<size_t>(rows.table_width);
+    a.table = rows.block_tables +
+              static_cast<size_t>(rows.sequences[g.first]) * static_cast<size_t>(rows.table_width);
     a.tiles_per_block = c.block_size / 16;
-    a.trunk = rows.trunk_lengths[i];
-    a.extra_slots = rows.extra_slots + rows.extra_offsets[i];
-    a.extras = rows.extra_offsets[i + 1] - rows.extra_offsets[i];
-    if (window > 0) a.first = std::max(0, a.trunk + a.extras - window);
-    a.scores = scratch.scores.data(), a.gathered = scratch.gathered.data();
-    a.out = &b_.attended[static_cast<size_t>(i) * out_row + head_at];
+    a.stride = g.stride;
+    a.scores = scratch.scores.data(), a.sums = scratch.sums.data();
+    a.converted = scratch.converted.data(), a.gathered = scratch.gathered.data();
     kernels_.attend(a);
   });
   if (direct) return;

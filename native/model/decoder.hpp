@@ -11,6 +11,7 @@
 #include "model/kv_memory.hpp"
 #include "model/rows.hpp"
 #include "model/weight_store.hpp"
+#include "runtime/memory.hpp"
 #include "runtime/thread_pool.hpp"
 
 namespace sonoran {
@@ -51,18 +52,25 @@ class Decoder {
   };
   // Float buffers of a pass, one row each; widths are multiples of 16.
   struct Buffers {
-    std::vector<float> x, normed, q, k, v, rotated, attended, gate, up, down, cosines, sines;
-    std::vector<Quantised> codes;
+    LineVector<float> x, normed, q, k, v, rotated, attended, gate, up, down, cosines, sines;
+    LineVector<Quantised> codes;
+  };
+  // Rows [first, last) of a pass, all of one sequence, whose attention is computed together.
+  struct Group {
+    int first, last;
+    size_t stride;  // of their scores
   };
   struct Scratch {
-    std::vector<float> scores, head;
-    std::vector<uint16_t> gathered;
+    LineVector<float> scores, sums, converted, head;
+    LineVector<uint16_t> gathered;
+    std::vector<AttentionRow> rows;
   };
 
   void set_output_blocks(const std::vector<int>& blocks);
   const Matrix* require(const std::string& name, int outputs, int inputs) const;
   const float* require_vector(const std::string& name, int n) const;
   void reserve(const RowBatch& rows);
+  void group(const RowBatch& rows);
   void embed(const RowBatch& rows);
   void rotations(const RowBatch& rows);
   void normalise(int n, const float* residual, const float* bias, const float* weight);
@@ -92,6 +100,7 @@ class Decoder {
   const float* final_norm_ = nullptr;
   std::vector<double> frequencies_;
   std::vector<std::pair<int, int>> output_runs_;  // first and last (exclusive) block of what is computed
+  std::vector<Group> groups_;
   Buffers b_;
   std::vector<Scratch> scratch_;
   std::mutex mutex_;

@@ -18,6 +18,7 @@ import pytest
 from sonoran import _native
 from sonoran.backends.base import Rows
 from sonoran.backends.native import NativeBackend
+from sonoran.backends.placement import find_processors
 from sonoran.errors import ConfigError
 from sonoran.models.source import ModelFile, open_model
 from tests.backends.native_oracle import BLOCK_SIZE, native, text, trunk
@@ -161,9 +162,9 @@ def test_workers_start_with_the_backend_and_end_with_it(model_file: ModelFile) -
     assert count() == before
 
 
-def test_default_is_one_thread_for_each_core(model_file: ModelFile) -> None:
+def test_default_is_one_thread_for_each_physical_core_within_the_quota(model_file: ModelFile) -> None:
     model = NativeBackend(model_file, num_blocks=2)
-    assert model.threads == len(_native.available_cores())
+    assert model.threads == len(find_processors().cores)
     assert model.instruction_set == _native.best_instruction_set()
     with pytest.raises(ConfigError, match="2 threads do not fit 1 cores"):
         native(model_file, threads=2, cores=tuple(_native.available_cores()[:1]))

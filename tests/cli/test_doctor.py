@@ -5,6 +5,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from sonoran.backends.placement import Processors
 from sonoran.cli import doctor
 from sonoran.models import registry
 from sonoran.models.cache import model_path
@@ -19,6 +20,8 @@ def cache(tmp_path, monkeypatch):
     monkeypatch.setattr(
         doctor, "measure_bandwidth", lambda: {"one_core_gb_per_s": 10.0, "all_cores_gb_per_s": 19.0}
     )
+    monkeypatch.setattr(doctor, "measure_products", lambda: 80e9)
+    monkeypatch.setattr(doctor, "find_processors", lambda: Processors((0, 1), (0, 1), None))
     return tmp_path
 
 
@@ -63,8 +66,8 @@ def test_a_cached_model_is_tried(tiny):
     [found] = [model for model in report["cache"]["models"] if model["name"] == "tiny"]
     assert found["path"] == str(tiny)
     assert set(report) == {
-        "system", "processor", "memory", "huge_pages", "bandwidth", "packages", "cache", "check", "problems",
-        "advice", "works",
+        "system", "processor", "placement", "memory", "huge_pages", "bandwidth", "multiply_adds_per_s",
+        "rows_at_the_cost_of_one", "packages", "cache", "check", "problems", "advice", "works",
     }  # fmt: skip
     assert "everything works" in run().stdout
 
@@ -90,18 +93,27 @@ def test_a_missing_package_is_a_problem(monkeypatch):
     assert "numpy MISSING" in result.stdout
 
 
-def test_advice_about_huge_pages_and_kernels(monkeypatch):
+def test_advice_about_huge_pages_rows_and_quota(monkeypatch):
     pages = {"transparent": "never", "defrag": None, "size_bytes": None, "used_for_weights": False}
     monkeypatch.setattr(doctor, "describe_huge_pages", lambda: pages)
     processor = doctor.describe_processor() | {"kernels": "avx2"}
     monkeypatch.setattr(doctor, "describe_processor", lambda: processor)
-    tips = json.loads(run("--json").stdout)["advice"]
+    monkeypatch.setattr(doctor, "measure_products", lambda: 32e9)
+    monkeypatch.setattr(doctor, "find_processors", lambda: Processors((0, 1, 2, 3), (0, 2), 1.5))
+    report = json.loads(run("--json").stdout)
+    assert report["rows_at_the_cost_of_one"] == pytest.approx(32e9 * 4.5 / 8 / 10e9)
+    assert report["placement"] == {"physical_cores": [0, 2], "quota": 1.5, "threads": 1}
+    assert "1 by default: 2 physical, CPU quota 1.5" in run().stdout
+    tips = report["advice"]
     assert any("transparent huge pages are off" in tip for tip in tips)
-    assert any("lacks avx512vnni" in tip for tip in tips)
+    assert any("with avx2 about 1.8 rows cost one" in tip for tip in tips)
+    assert any("the CPU quota leaves one thread" in tip for tip in tips)
 
 
 def test_measuring_can_be_left_out():
-    assert json.loads(run("--json", "--no-measure").stdout)["bandwidth"] is None
+    report = json.loads(run("--json", "--no-measure").stdout)
+    assert report["bandwidth"] is report["rows_at_the_cost_of_one"] is None
+    assert "for the price of one" not in run("--no-measure").stdout
 
 
 def test_help_has_examples():

@@ -96,7 +96,7 @@ SYMBOLS = [
 
 @pytest.mark.parametrize("symbol", SYMBOLS)
 def test_an_extension_without_an_operation_is_refused_at_import(symbol):
-    code = f"import sonoran._native as n; del n.sampling_{symbol}; import sonoran.sampling.rowops"
+    code = f"import sonoran._native as n; del n.sampling_{symbol}; import sonoran.sampling.rowops, sonoran.sampling.noise"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert result.returncode != 0
     assert f"ImportError: cannot import name 'sampling_{symbol}'" in result.stderr

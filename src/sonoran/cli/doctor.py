@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 
 from sonoran import _native
+from sonoran.backends.placement import find_processors
 from sonoran.bench.machine import (
     describe_huge_pages,
     describe_memory,
@@ -21,6 +24,10 @@ from sonoran.models.cache import cache_dir, model_path
 
 EXAMPLES = examples("sonoran doctor", "sonoran doctor --json", "sonoran doctor --no-measure")
 PULL = "sonoran models pull"
+BYTES_PER_WEIGHT = 4.5 / 8  # of Q4_K, most of what the default models are made of
+FEW_ROWS = 3.0
+TRIAL = (1024, 1536)  # outputs and inputs of the matrix that is multiplied: it stays in the cache
+TRIAL_ROWS, TRIAL_REPEATS = 4, 200
 
 
 def register(app: typer.Typer) -> None:
@@ -53,10 +60,16 @@ def examine(measure: bool = True) -> dict[str, Any]:
         "processor": describe_processor(),
         "memory": describe_memory(),
         "huge_pages": describe_huge_pages(),
+        "placement": describe_placement(),
         "bandwidth": measure_bandwidth() if measure else None,
+        "multiply_adds_per_s": measure_products() if measure else None,
         "packages": package_versions(),
         "cache": {"path": str(cache), "models": cached_models(cache)},
     }
+    report["rows_at_the_cost_of_one"] = None
+    if measure:
+        read = report["bandwidth"]["one_core_gb_per_s"] * 1e9
+        report["rows_at_the_cost_of_one"] = report["multiply_adds_per_s"] * BYTES_PER_WEIGHT / read
     entry = smallest_cached(cache)
     report["check"] = None
     if entry is not None:
@@ -65,6 +78,26 @@ def examine(measure: bool = True) -> dict[str, Any]:
     report["advice"] = advice(report)
     report["works"] = None if report["check"] is None else not report["problems"]
     return report
+
+
+def describe_placement() -> dict[str, Any]:
+    """Return physical cores (performance cores first), the container's CPU quota and the default of threads."""
+    found = find_processors()
+    return {"physical_cores": list(found.physical), "quota": found.quota, "threads": len(found.cores)}
+
+
+def measure_products() -> float:
+    """Return multiply-adds per second of one core for a few rows and 4-bit weights, best of the repeats."""
+    outputs, inputs = TRIAL
+    weights = np.zeros(outputs * inputs // 256 * 144, np.uint8)
+    matrix = _native.PackedMatrix("Q4_K", "Q4_K", outputs, inputs, weights)
+    x, y = np.ones((TRIAL_ROWS, inputs), np.float32), np.empty((TRIAL_ROWS, outputs), np.float32)
+    best = float("inf")
+    for _ in range(TRIAL_REPEATS):
+        start = time.perf_counter()
+        matrix.multiply(x, y)
+        best = min(best, time.perf_counter() - start)
+    return TRIAL_ROWS * outputs * inputs / best
 
 
 def problems(report: dict[str, Any]) -> list[str]:
@@ -87,9 +120,13 @@ def advice(report: dict[str, Any]) -> list[str]:
             "transparent huge pages are off, which slows the reading of weights; as root: "
             "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled"
         )
-    best = _native.instruction_sets()[0].name
-    if report["processor"]["kernels"] != best:
-        tips.append(f"this processor lacks {best}: passes of several rows cost more than documented")
+    rows = report["rows_at_the_cost_of_one"]
+    if rows is not None and rows < FEW_ROWS:
+        tips.append(
+            f"with {report['processor']['kernels']} about {rows:.1f} rows cost one here: short speculations pay best"
+        )
+    if report["placement"]["quota"] is not None and report["placement"]["quota"] < 2:
+        tips.append("the CPU quota leaves one thread: SSD needs a second core")
     return tips
 
 
@@ -97,10 +134,13 @@ def show(report: dict[str, Any]) -> None:
     """Print the report as lines of a name and what is true of it."""
     processor, memory, pages = report["processor"], report["memory"], report["huge_pages"]
     usable = processor["available_cores"]
+    placement = report["placement"]
+    limit = "" if placement["quota"] is None else f", CPU quota {placement['quota']:g}"
     lines = {
         "system": report["system"],
         "processor": f"{processor['model']} ({processor['architecture']})",
         "cores": f"{processor['cores']}, usable {', '.join(map(str, usable)) or 'unknown'}",
+        "threads": f"{placement['threads']} by default: {len(placement['physical_cores'])} physical{limit}",
         "instructions": f"{', '.join(processor['instruction_sets'])}; kernels: {processor['kernels']}",
         "memory": f"{gigabytes(memory['total_bytes'])}, {gigabytes(memory['available_bytes'])} available",
         "huge pages": pages["transparent"] or "unknown",
@@ -109,6 +149,9 @@ def show(report: dict[str, Any]) -> None:
         rates = report["bandwidth"]
         one, every = rates["one_core_gb_per_s"], rates["all_cores_gb_per_s"]
         lines["read loop"] = f"{one:.1f} GB/s on one core, {every:.1f} GB/s on all"
+        rows = report["rows_at_the_cost_of_one"]
+        rate = report["multiply_adds_per_s"] / 1e9
+        lines["rows"] = f"about {rows:.1f} for the price of one ({rate:.0f} G multiply-adds/s on one core)"
     versions = report["packages"].items()
     lines["packages"] = ", ".join(f"{name} {version or 'MISSING'}" for name, version in versions)
     lines["cache"] = report["cache"]["path"]
