@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from sonoran.errors import PlanError
-from sonoran.planning import scaling as planner
 from sonoran.planning.scaling.candidates import Candidate, parse_candidates
 from sonoran.planning.scaling.costs import ParameterCost, measured_cost_from_dict
 from sonoran.planning.scaling.laws import Laws
@@ -235,7 +234,7 @@ def test_bootstrap_needs_three_targets():
     laws = published_laws()
     few = tuple(p for p in laws.measurements if p.target in ("OPT-13B", "OPT-66B"))
     assert resampled_planes(few, 100, 0) is None
-    assert bootstrap_size(laws, planner.ParameterCost(), 70e9, 1e12, 1e12, draws=0) is None
+    assert bootstrap_size(laws, ParameterCost(), 70e9, 1e12, 1e12, draws=0) is None
     planes = resampled_planes(laws.measurements, 400, 0)
     assert np.mean(planes.a) == pytest.approx(-0.0067, abs=3e-4)
     assert np.std(planes.b) > 0.0015  # wider than the published standard error
