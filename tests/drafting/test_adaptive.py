@@ -226,7 +226,7 @@ def test_another_batch_does_not_mislead_a_draft_that_stops():
 def decode(salt, *, adaptive=True, prompts=3, tokens=120, seed=1, stops=False):
     target = ToyBackend(num_blocks=512, noise=0.3)
     draft = ToyBackend(num_blocks=512, noise=0.3, salt=salt, seed=seed)
-    inner = ModelDrafter(draft, target_vocab=64, prefix_caching=False)
+    inner = ModelDrafter(draft, target_vocab=64, prefix_caching=False, least_chance=0.0)
     policy = AutoPolicy(Made(), K_MAX, stops=stops)
 
     def clock():
@@ -270,7 +270,7 @@ def test_reading_prompts_is_no_reason_to_give_up():
     def clock():
         return 0.010 * target.passes + 0.001 * draft.passes + 0.001 * draft.rows
 
-    inner = ModelDrafter(draft, target_vocab=64, prefix_caching=False)
+    inner = ModelDrafter(draft, target_vocab=64, prefix_caching=False, least_chance=0.0)
     core = EngineCore(
         target, ToyTokenizer(), drafter=AdaptiveDrafter(inner, policy, clock=clock),
         num_speculative_tokens=K_MAX, max_num_seqs=1, prefix_caching=False,
@@ -308,7 +308,7 @@ def test_the_inner_drafter_never_sees_an_outcome_that_is_not_its_own():
             return getattr(self.real, name)
 
     inner = Inner()
-    inner.real = ModelDrafter(ToyBackend(num_blocks=256), target_vocab=64)
+    inner.real = ModelDrafter(ToyBackend(num_blocks=256), target_vocab=64, least_chance=0.0)
     policy = AutoPolicy(Made(rate=0.1), K_MAX)
     core = EngineCore(
         ToyBackend(num_blocks=256), ToyTokenizer(), drafter=AdaptiveDrafter(inner, policy),

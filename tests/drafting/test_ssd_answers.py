@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sonoran.config import Verification
 from sonoran.drafting.ssd import read_answer
 from sonoran.errors import WorkerError
-from sonoran.sampling.params import VerificationRule
 from sonoran.sampling.proposals import EMPTY, PointMass, SparseDistribution, Speculation, UniformDistribution
 from sonoran.ssd.messages import Answer, Item, Proposal, encode_distribution
 
@@ -22,7 +22,7 @@ def answer(tokens: list[int], distributions: list[Proposal] | None = None, **cha
     return Answer(**{**values, "tokens": tokens, "distributions": distributions or [], **changes})
 
 
-def read(given: Answer, rule: VerificationRule = "rejection") -> Speculation:
+def read(given: Answer, rule: Verification = "rejection") -> Speculation:
     return read_answer(given, ITEM, rule, VOCAB)
 
 
@@ -68,7 +68,7 @@ def test_the_coupled_rule_needs_no_distributions_and_an_empty_answer_is_fine() -
     ],
 )
 @pytest.mark.parametrize("rule", ["coupled", "rejection"])
-def test_answers_that_cannot_be(given: Answer, text: str, rule: VerificationRule) -> None:
+def test_answers_that_cannot_be(given: Answer, text: str, rule: Verification) -> None:
     with pytest.raises(WorkerError, match=text):
         read(given, rule)
 

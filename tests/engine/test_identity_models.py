@@ -35,7 +35,9 @@ def engine(target: OpenModel, draft: OpenModel | None, blocks: int) -> EngineCor
     drafter = None
     if draft is not None:
         small = TorchBackend(draft.file, num_blocks=40, block_size=4)
-        drafter = ModelDrafter(small, target_vocab=target.file.config.vocab_size, max_rows=16)
+        drafter = ModelDrafter(
+            small, target_vocab=target.file.config.vocab_size, max_rows=16, least_chance=0.0
+        )
     return EngineCore(
         TorchBackend(target.file, num_blocks=blocks, block_size=4),
         target.tokenizer,

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from sonoran.backends.base import Rows
+from sonoran.config import Verification
 from sonoran.engine.drafter import DraftRequest
 from sonoran.sampling.drafts import draft_sample
-from sonoran.sampling.params import SamplingParams, VerificationRule
+from sonoran.sampling.params import SamplingParams
 from sonoran.sampling.proposals import Speculation
 from sonoran.ssd.outcomes import bonus_rank, rank_rows
 from sonoran.ssd.sequence import DraftSequence
@@ -94,7 +95,7 @@ class Checked(LocalDrafter):
 
 
 @pytest.mark.parametrize("rule", ["coupled", "rejection"])
-def test_rounds(rule: VerificationRule) -> None:
+def test_rounds(rule: Verification) -> None:
     model = toy_model(salt=1, noise=0.8)
     drafter = Checked(
         model, num_speculative_tokens=K, fan_out="measured", budget=BUDGET, backup="draft", least_chance=0.0

@@ -56,7 +56,7 @@ class ModelDrafter:
         max_rows: int = 256,
         prefix_caching: bool = True,
         vocabulary: DraftVocabulary | None = None,
-        least_chance: float = 0.0,
+        least_chance: float,
     ) -> None:
         """Draft with `backend`; ids from `target_vocab` on are never proposed, nor any outside `vocabulary`, which
         grows with the texts. A speculation ends where the draft gives less than `least_chance` that all of it is

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from sonoran.config import Verification
 from sonoran.drafting.patience import Patience
 from sonoran.engine.drafter import DraftAnswer, DraftRequest, DraftRound
 from sonoran.engine.trace import Span, from_plain
 from sonoran.errors import SonoranError, WorkerError
-from sonoran.sampling.params import VerificationRule
 from sonoran.sampling.proposals import (
     EMPTY,
     ProposalDistribution,
@@ -298,7 +298,7 @@ def _item(request: DraftRequest, known: _Known) -> Item:
     return Item(request.sequence_id, known.generation, known.length, tokens, request.wanted, accepted)
 
 
-def read_answer(answer: Answer, item: Item, rule: VerificationRule, target_vocab: int) -> Speculation:
+def read_answer(answer: Answer, item: Item, rule: Verification, target_vocab: int) -> Speculation:
     """Return the speculation in an answer to ``item``.
 
     Ids must lie below ``target_vocab``. Under the rejection rule every token needs a distribution that gives it

@@ -7,6 +7,7 @@ from collections.abc import Sequence as Seq
 from typing import Any
 
 from sonoran.backends.base import Backend
+from sonoran.config import Verification
 from sonoran.engine.drafter import Drafter
 from sonoran.engine.kv import KVMemory
 from sonoran.engine.round import Share, count_round, draft_request, record_round, run_round
@@ -15,7 +16,7 @@ from sonoran.engine.sequence import Intake, Limits, Request, Sequence, TextToken
 from sonoran.engine.stats import EngineStats
 from sonoran.engine.trace import Span, SpanLog
 from sonoran.errors import ConfigError, SonoranError
-from sonoran.sampling.params import SamplingParams, VerificationRule
+from sonoran.sampling.params import SamplingParams
 from sonoran.types import Outcome
 
 
@@ -39,7 +40,7 @@ class EngineCore:
         prefix_caching: bool = True,
         drafter: Drafter | None = None,
         num_speculative_tokens: int = 0,
-        verification: VerificationRule = "coupled",
+        verification: Verification = "coupled",
     ) -> None:
         self.target = target
         self.drafter = drafter

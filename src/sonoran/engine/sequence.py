@@ -9,11 +9,12 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from sonoran.backends.base import Backend
+from sonoran.config import Verification
 from sonoran.engine.kv import BlockTable
 from sonoran.engine.stats import SequenceStats
 from sonoran.errors import CapacityError, ConfigError, SonoranError
 from sonoran.sampling.noise import derive_seed
-from sonoran.sampling.params import SamplingParams, VerificationRule
+from sonoran.sampling.params import SamplingParams
 from sonoran.sampling.stops import Detokenizer, StopChecker
 from sonoran.types import FinishReason, Outcome, TokenLogprob
 
@@ -150,7 +151,7 @@ class Intake:
     """Makes requests; may be used from any thread."""
 
     def __init__(
-        self, limits: Limits, tokenizer: TextTokens, seed: int | None, verification: VerificationRule
+        self, limits: Limits, tokenizer: TextTokens, seed: int | None, verification: Verification
     ) -> None:
         """`verification` "rejection" holds for every request, "coupled" unless a request asks otherwise."""
         self.limits = limits

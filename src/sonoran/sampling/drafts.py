@@ -7,9 +7,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from sonoran.config import Verification
 from sonoran.sampling import noise, rowops
 from sonoran.sampling.logits import TokenIds, adjust, cut_of
-from sonoran.sampling.params import SamplingParams, VerificationRule
+from sonoran.sampling.params import SamplingParams
 from sonoran.sampling.proposals import PointMass, ProposalDistribution, SparseDistribution
 from sonoran.types import FloatArray, Int64Array, IntArray
 
@@ -20,7 +21,7 @@ SUPPORT_SIZE = 256
 
 
 def draft_sample(
-    rule: VerificationRule,
+    rule: Verification,
     logits: FloatArray,
     prefix_ids: TokenIds,
     prompt_length: int,
@@ -45,7 +46,7 @@ def draft_sample(
 
 
 def draft_chance(
-    rule: VerificationRule,
+    rule: Verification,
     logits: FloatArray,
     token: int,
     q: ProposalDistribution | None,
@@ -89,7 +90,7 @@ def rank_candidates(
     params: SamplingParams,
     seed: int,
     position: int,
-    rule: VerificationRule,
+    rule: Verification,
     n: int,
     exclude: int | None = None,
     *,

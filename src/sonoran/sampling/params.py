@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from numbers import Integral, Real
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
-from sonoran.config import option
+from sonoran.config import Verification, option
 from sonoran.errors import ConfigError, nearest, shown
-
-VerificationRule = Literal["coupled", "rejection"]
 
 GREEDY_BELOW = 1e-5
 MIN_TEMPERATURE = 1e-4  # below this, say 0: greedy decoding is a case of its own, not a limit
@@ -68,7 +66,7 @@ class SamplingParams:
     n: int = option(1, "Sampling", "Texts to generate.", flags=())
     speculative: bool = option(True, "Sampling", "Whether this request may speculate.", flags=())
     num_speculative_tokens: int | None = option(None, "Sampling", "Lowers K for this request.", flags=())
-    verification: VerificationRule = option(
+    verification: Verification = option(
         "coupled", "Sampling", "Rule: coupled, or rejection as in the papers."
     )
 
@@ -121,10 +119,10 @@ class SamplingParams:
                 raise ConfigError(f"{name} is {shown(getattr(self, name))}; it must be true or false")
         if self.num_speculative_tokens is not None:
             _integer(self, "num_speculative_tokens", 0)
-        if self.verification not in get_args(VerificationRule):
+        if self.verification not in get_args(Verification):
             raise ConfigError(
                 f"unknown verification {self.verification!r}"
-                + nearest(str(self.verification), get_args(VerificationRule))
+                + nearest(str(self.verification), get_args(Verification))
             )
 
     @classmethod

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sonoran.config import Verification
 from sonoran.errors import ConfigError
 from sonoran.sampling import noise, rowops
 from sonoran.sampling.logits import TokenIds, adjust, cut_of
-from sonoran.sampling.params import SamplingParams, VerificationRule
+from sonoran.sampling.params import SamplingParams
 from sonoran.sampling.proposals import ProposalDistribution, Speculation
 from sonoran.types import FloatArray, TokenLogprob
 
@@ -37,7 +38,7 @@ class Verified:
 
 
 def verify(
-    rule: VerificationRule,
+    rule: Verification,
     target_rows: FloatArray,
     prefix_ids: TokenIds,
     prompt_length: int,

@@ -8,17 +8,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sonoran.config import Verification
 from sonoran.errors import ConfigError
 from sonoran.sampling import noise
 from sonoran.sampling.drafts import rank_candidates
 from sonoran.sampling.logits import TokenIds, adjust
-from sonoran.sampling.params import SamplingParams, VerificationRule
+from sonoran.sampling.params import SamplingParams
 from sonoran.ssd.statistics import OutcomeStatistics
 from sonoran.theory.distributions import Floats
 from sonoran.types import FloatArray, Origin, Outcome
 
 
-def outcome_probabilities(scores: Sequence[Floats], rule: VerificationRule) -> list[Floats]:
+def outcome_probabilities(scores: Sequence[Floats], rule: Verification) -> list[Floats]:
     """Return the probability of each candidate (k, token) for k = 0..K, in the order of the candidates.
 
     ``scores[k]`` are log odds (``outcomes.score_rows``): for k < K of the sent token, then of the candidates; at k = K
@@ -113,7 +114,7 @@ def _softmax(scores: Floats) -> Floats:
 
 
 def rank_rows(
-    rule: VerificationRule,
+    rule: Verification,
     logits: FloatArray,
     sent: Sequence[int],
     depths: Sequence[int],
@@ -154,7 +155,7 @@ def rank_rows(
 
 
 def score_rows(
-    rule: VerificationRule,
+    rule: Verification,
     logits: FloatArray,
     sent: Sequence[int],
     ranked: Sequence[Sequence[int]],

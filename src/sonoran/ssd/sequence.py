@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from sonoran.config import Verification
 from sonoran.engine.kv import BlockTable
 from sonoran.errors import ConfigError
 from sonoran.sampling.drafts import draft_sample
-from sonoran.sampling.params import SamplingParams, VerificationRule
+from sonoran.sampling.params import SamplingParams
 from sonoran.sampling.proposals import EMPTY, ProposalDistribution, Speculation
 from sonoran.ssd.cache import SpeculationCache
 from sonoran.ssd.messages import Item, Prefill
@@ -31,7 +32,7 @@ class DraftSequence:
     prompt_length: int
     seed: int
     params: SamplingParams
-    rule: VerificationRule
+    rule: Verification
     wanted: int  # tokens to draft for the next round
     table: BlockTable = field(default_factory=BlockTable)
     computed: int = 0

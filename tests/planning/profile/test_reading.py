@@ -34,7 +34,7 @@ def decode(temperature, verification, k, index):
     """Run the engine with the same prompt and seed; return (accepted tokens of each full round, text)."""
     target, draft = pair()
     tokenizer = ToyTokenizer()
-    drafter = ModelDrafter(draft, target_vocab=64, eos_ids=())
+    drafter = ModelDrafter(draft, target_vocab=64, eos_ids=(), least_chance=0.0)
     core = EngineCore(
         target,
         tokenizer,
