@@ -10,18 +10,19 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 SONORAN := $(BIN)/sonoran
 
-NATIVE := $(shell find native -name '*.cpp' -o -name '*.hpp' 2>/dev/null)
+NATIVE := $(shell find native tests/native -name '*.cpp' -o -name '*.hpp' 2>/dev/null)
 BUILD_FILES := pyproject.toml CMakeLists.txt $(NATIVE)
 BUILD_TOOLS := "scikit-build-core>=0.10" "nanobind>=2.4" "cmake>=3.18" ninja
 
 # The installing targets share one environment.
 .NOTPARALLEL:
-.PHONY: help demo install models test test-slow lint format stub bench wheel clean
+.PHONY: help demo install models test test-slow test-kernels test-neon lint format stub bench wheel clean
 
 help:
 	@echo "make demo     environment, build, models, then AR, SD and SSD race on one prompt (PROMPT=...)"
 	@echo "make test     everything that tests need, then the tests (PYTEST_ARGS=...)"
 	@echo "make test-slow  minutes: faults of a draft worker, many requests, damaged model files; tiny models"
+	@echo "make test-kernels, make test-neon   the kernels alone, on this processor and on Arm under qemu"
 	@echo "make lint     ruff, mypy and clang-format; make format rewrites what they can"
 	@echo "make stub     write src/sonoran/_native.pyi again after a change of the bindings"
 	@echo "make bench    milliseconds per pass of the default target (BENCH_ARGS=...)"
@@ -43,6 +44,20 @@ test: $(VENV)/.test models
 
 test-slow: $(VENV)/.test
 	$(BIN)/python -m pytest -m slow -s $(PYTEST_ARGS)
+
+# The kernels on their own: this processor with AVX-VNNI emulated, and 64-bit Arm under an emulator (Debian:
+# g++-aarch64-linux-gnu, qemu-user). Every set of instructions must give the same bits, and both programs print them.
+CHECK := -G Ninja -DSONORAN_MODULE=OFF -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja)
+CROSS := -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 -DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++ \
+         -DCMAKE_EXE_LINKER_FLAGS=-static
+
+test-kernels: $(VENV)/.tools
+	$(BIN)/cmake -S . -B build/check $(CHECK) -DSONORAN_EMULATE_AVXVNNI=ON && $(BIN)/cmake --build build/check
+	build/check/kernel_check > build/check/bits.txt || { cat build/check/bits.txt; exit 1; }
+
+test-neon: test-kernels
+	$(BIN)/cmake -S . -B build/check-aarch64 $(CHECK) $(CROSS) && $(BIN)/cmake --build build/check-aarch64
+	qemu-aarch64 build/check-aarch64/kernel_check | diff - build/check/bits.txt
 
 lint: $(VENV)/.lint
 	$(BIN)/ruff check .

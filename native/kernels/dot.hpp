@@ -13,9 +13,11 @@ namespace {
 // Stands for a scale of one.
 struct Unscaled {};
 
-// Where one instruction adds four products to an int32.
+// Where one instruction adds four products to an int32. Where it takes signed codes, 8-bit ones are made
+// signed and need no offset; smaller ones are the same either way.
 template <class V, int Bits, int Offset>
 struct WideDot {
+  static constexpr bool kMakeSigned = Bits == 8 && requires { V::kSignedCodes; };
   using Scale = typename V::I;
   static constexpr int kQuads = 8;  // quads that can be added before times()
 
@@ -24,9 +26,15 @@ struct WideDot {
   static Scale load_u8(const uint8_t* p) { return V::load_u8(p); }
   static Scale load_s8(const uint8_t* p) { return V::load_s8(p); }
   void start(const int16_t (&minus_pairs)[2]) {
-    sum = Offset == 0 ? V::izero() : V::times_pair(minus_pairs, Offset);
+    sum = Offset == 0 || kMakeSigned ? V::izero() : V::times_pair(minus_pairs, Offset);
   }
-  void add(const typename V::Q& codes, const int8_t* x) { sum = V::template dot4<Bits>(sum, codes, x); }
+  void add(const typename V::Q& codes, const int8_t* x) {
+    if constexpr (kMakeSigned) {
+      sum = V::template dot4<Bits>(sum, V::xor_bytes(codes, 128), x);
+    } else {
+      sum = V::template dot4<Bits>(sum, codes, x);
+    }
+  }
   typename V::I times(Unscaled) const { return sum; }
   typename V::I times(const Scale& scale) const { return V::imul(sum, scale); }
 };

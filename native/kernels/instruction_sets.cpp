@@ -1,3 +1,8 @@
+#if defined(__aarch64__) && defined(__linux__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
+
 #include <algorithm>
 #include <string_view>
 
@@ -11,6 +16,8 @@ extern const Kernels k_avx512vnni_kernels;
 extern const Kernels k_avx512bw_kernels;
 extern const Kernels k_avxvnni_kernels;
 extern const Kernels k_avx2_kernels;
+#elif defined(__aarch64__)
+extern const Kernels k_dotprod_kernels;
 #endif
 extern const Kernels k_portable_kernels;
 
@@ -29,12 +36,15 @@ constexpr Entry kTable[] = {
     {"avxvnni", "x86_64", "avxvnni avx2 fma f16c"},
     {"avx512bw", "x86_64", "avx512f avx512bw avx512vl avx512dq fma f16c"},
     {"avx2", "x86_64", "avx2 fma f16c"},
+    {"dotprod", "aarch64", "dotprod"},
     {"portable", "any", ""},
 };
 
 const Kernels* const kBuilt[] = {
 #if defined(__x86_64__)
     &k_avx512vnni_kernels, &k_avx512bw_kernels, &k_avxvnni_kernels, &k_avx2_kernels,
+#elif defined(__aarch64__)
+    &k_dotprod_kernels,
 #endif
     &k_portable_kernels,
 };
@@ -56,6 +66,10 @@ bool has_feature([[maybe_unused]] std::string_view name) {
   if (name == "avx512vl") return __builtin_cpu_supports("avx512vl");
   if (name == "avx512dq") return __builtin_cpu_supports("avx512dq");
   if (name == "avx512vnni") return __builtin_cpu_supports("avx512vnni");
+#elif defined(__aarch64__) && defined(__APPLE__)
+  return name == "dotprod";  // of every processor that runs macOS
+#elif defined(__aarch64__) && defined(__linux__)
+  if (name == "dotprod") return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
 #endif
   return false;
 }

@@ -21,6 +21,8 @@ constexpr auto kSpinTime = std::chrono::microseconds(200);
 void relax() {
 #if defined(__x86_64__)
   _mm_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
 #else
   std::this_thread::yield();
 #endif

@@ -156,6 +156,8 @@ def quick_profile(models: Models, pair: Pair, settings: Settings | None = None) 
         eos_ids=pair.tokenizer.eos_ids,
         max_tokens=wanted.max_tokens,
         seconds=0.5 * wanted.seconds,
+        least_positions=wanted.least_positions,
+        see=drafter.see,
     )
     timed: dict[Role, tuple[TimedModel, Cores]] = {
         "target": (TimedModel(target, wanted.contexts, max(wanted.rows)), cores),

@@ -99,6 +99,11 @@ class ModelDrafter:
             step += 1
         return [self._close(draft) for draft in drafts]
 
+    def see(self, tokens: Sequence[int]) -> None:
+        """Let the draft propose the tokens of a text that it drafts for."""
+        if self._vocabulary is not None:
+            self._vocabulary.add(tokens)
+
     def release(self, sequence_id: int) -> None:
         """Free the KV memory of a sequence."""
         memory = self._memories.pop(sequence_id, None)
@@ -148,8 +153,7 @@ class ModelDrafter:
             computed += 1
         memory.computed, memory.drafted = computed, []
         pending = tokens[computed:]
-        if self._vocabulary is not None:
-            self._vocabulary.add(pending)
+        self.see(pending)
         if max(pending) >= self.backend.config.vocab_size:
             return None  # the padding of a larger target: the draft has no embedding for it
         if not self._reserve(memory, length + request.wanted - 1, present):

@@ -109,7 +109,8 @@ def test_texts_end_at_end_tokens():
     assert ended.num_tokens < endless.num_tokens
 
 
-def test_time_runs_out():
+@pytest.mark.parametrize("positions", [0, 2 * len(PROMPTS), 2 * len(PROMPTS) + 1])
+def test_time_runs_out_but_no_draft_is_judged_by_a_handful_of_positions(positions):
     ticks = iter(range(10**6))
     target, draft = pair()
     answer = read_along(
@@ -120,10 +121,12 @@ def test_time_runs_out():
         eos_ids=(),
         max_tokens=N,
         seconds=0.0,
+        least_positions=positions,
         clock=lambda: next(ticks),
     )
-    assert answer.num_tokens == 2 * len(PROMPTS)
-    assert answer.sampling.row.ms == 1000.0 and answer.sampling.row.count == 2 * len(PROMPTS)
+    steps = max(1, -(-positions // len(PROMPTS)))
+    assert answer.num_tokens == steps * len(PROMPTS) >= positions
+    assert answer.sampling.row.ms == 1000.0 and answer.sampling.row.count == steps * len(PROMPTS)
 
 
 def test_a_draft_of_fewer_tokens():

@@ -44,6 +44,7 @@ class Settings:
     max_tokens: int = 160  # of each text
     max_prompt: int = 192  # tokens of a prompt that are kept, its last ones
     quick: bool = False
+    least_positions: int = 200  # of all texts together, by which acceptance is judged, whatever the time
 
     def __post_init__(self) -> None:
         if not self.seconds >= MIN_BUDGET_S:
@@ -56,7 +57,7 @@ class Settings:
 
 def quick_settings() -> Settings:
     """Return settings for a first guess: few rows, a short context, short texts."""
-    return Settings(2.0, (1, 2, 4, 8), (128,), (0.0,), max_tokens=24, max_prompt=64, quick=True)
+    return Settings(2.0, (1, 2, 4, 8), (128,), (0.0,), 24, least_positions=48, max_prompt=64, quick=True)
 
 
 class Loader(Protocol):
@@ -114,6 +115,7 @@ def measure(
                     eos_ids=tokenizer.eos_ids,
                     max_tokens=wanted.max_tokens,
                     seconds=left / len(wanted.temperatures),
+                    least_positions=wanted.least_positions,
                     see=see,
                     clock=clock,
                     progress=tell.stage(f"acceptance at temperature {temperature:g}"),

@@ -26,7 +26,6 @@ from sonoran.ssd.outcomes import outcome_probabilities, rank_rows, score_rows
 from sonoran.types import FloatArray
 
 _PREFILL_ROWS = 64
-MIN_TOKENS = 2
 _TIMED_STEPS = 24
 _GUESS_K = 4
 _GUESS_DEPTH = 16
@@ -50,6 +49,7 @@ def read_along(
     eos_ids: Sequence[int],
     max_tokens: int,
     seconds: float = math.inf,
+    least_positions: int = 0,
     seed: int = 0,
     see: Callable[[Sequence[int]], object] | None = None,
     clock: Clock = time.perf_counter,
@@ -58,8 +58,8 @@ def read_along(
     """Generate from every prompt at once with the target, and have the draft predict each token.
 
     Both models see the target's text. At temperature 0 the rules agree and one acceptance is returned, else one
-    for each rule. Stops after ``max_tokens`` tokens per text or about ``seconds``, but not before ``MIN_TOKENS``.
-    ``see`` is told of all text before the draft runs on it. Raises ConfigError when prompts do not fit.
+    for each rule. Stops after ``max_tokens`` tokens per text or about ``seconds``, but not before ``least_positions``
+    tokens of all texts together were predicted: a draft is not judged by a handful, however slow the machine. ``see`` is told of all text before the draft runs on it. Raises ConfigError when prompts do not fit.
     """
     columns = min(draft.config.vocab_size, target.config.vocab_size)
     run = _Run(target, draft, columns, temperature, tuple(eos_ids), seed, see, clock)
@@ -67,7 +67,7 @@ def read_along(
     run.open(prompts, max_tokens)
     for step in range(max_tokens):
         alive = [text for text in run.texts if not text.done]
-        if not alive or (step >= MIN_TOKENS and clock() - begin > seconds):
+        if not alive or (run.counted >= max(1, least_positions) and clock() - begin > seconds):
             break
         run.step(alive)
         if progress is not None:
