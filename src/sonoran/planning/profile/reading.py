@@ -58,8 +58,8 @@ def read_along(
     """Generate from every prompt at once with the target, and have the draft predict each token.
 
     Both models see the target's text. At temperature 0 the rules agree and one acceptance is returned, else one for each
-    rule. Stops after ``max_tokens`` tokens per text or about ``seconds``, but not before ``least_positions`` tokens of all
-    texts together were predicted: a draft is not judged by a handful, however slow the machine. ``see`` is told of all
+    rule. Stops after ``max_tokens`` tokens per text or about ``seconds``, but not before ``least_positions`` of all
+    texts were predicted: a draft is not judged by a handful, however slow the machine. ``see`` is told of all
     text before the draft runs on it. Raises ConfigError when prompts do not fit.
     """
     columns = min(draft.config.vocab_size, target.config.vocab_size)
