@@ -9,6 +9,7 @@ import pytest
 from sonoran import _native
 from sonoran.backends import placement
 from sonoran.backends.placement import Processors, cpu_quota, physical_cores, place_threads, split_cores
+from sonoran.errors import ConfigError
 
 
 def write(root: Path, files: dict[str, str]) -> Path:
@@ -93,3 +94,13 @@ def test_this_machine():
     assert found.available == tuple(_native.available_cores())
     assert set(found.cores) <= set(found.physical) <= set(found.available)
     assert found.cores
+
+
+def test_kernels_are_the_best_unless_others_are_named(monkeypatch):
+    monkeypatch.delenv("SONORAN_KERNELS", raising=False)
+    assert placement.default_kernels() == _native.best_instruction_set()
+    monkeypatch.setenv("SONORAN_KERNELS", "portable")
+    assert placement.default_kernels() == "portable"
+    monkeypatch.setenv("SONORAN_KERNELS", "portible")
+    with pytest.raises(ConfigError, match="which this processor lacks; did you mean 'portable'"):
+        placement.default_kernels()

@@ -10,7 +10,7 @@ import numpy as np
 
 from sonoran import _native
 from sonoran.backends.base import BackendFacts, Rows
-from sonoran.backends.placement import place_threads
+from sonoran.backends.placement import default_kernels, place_threads
 from sonoran.config import Precision
 from sonoran.errors import ConfigError, nearest
 from sonoran.models.config import ModelConfig
@@ -55,7 +55,7 @@ class NativeBackend:
         cores: tuple[int, ...] | None = None,
         quantize: Precision | None = None,
         quantize_output: bool = False,
-        instruction_set: str = "auto",
+        instruction_set: str | None = None,
         progress: LoadProgress | None = None,
     ) -> None:
         if block_size < 16 or block_size % 16:
@@ -74,7 +74,7 @@ class NativeBackend:
         ]
         _say_what_stays(model_file, matrices, quantize)
         shape = _shape(model_file.config, block_size, num_blocks)
-        decoder = _native.Decoder(shape, specs, count, pinned, instruction_set)
+        decoder = _native.Decoder(shape, specs, count, pinned, instruction_set or default_kernels())
         total = sum(t.nbytes for t in matrices)
         done = kept = 0
         for tensor in model_file.tensors.values():

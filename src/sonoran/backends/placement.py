@@ -1,4 +1,4 @@
-"""Threads and cores of a backend: how many, and where they run."""
+"""Threads, cores and kernels of a backend: how many, where they run, and for which processor they were compiled."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sonoran import _native
-from sonoran.errors import ConfigError
+from sonoran.errors import ConfigError, nearest
 
 
 @dataclass(frozen=True)
@@ -127,3 +127,19 @@ def split_cores(target: tuple[int, ...] | None) -> tuple[tuple[int, ...], tuple[
     # A physical core of its own if there is one, else the sibling of a busy one.
     others = [core for core in processors.physical if core not in target]
     return target, tuple(others or [core for core in processors.available if core not in target])[-1:]
+
+
+def default_kernels() -> str:
+    """Return the instruction set that backends use: the best of this processor, or the one that SONORAN_KERNELS names.
+
+    Naming a lesser one shows, on one machine, what others have. Raises ConfigError for one that is not there.
+    """
+    wanted = os.environ.get("SONORAN_KERNELS", "")
+    if not wanted:
+        return _native.best_instruction_set()
+    present = [one.name for one in _native.instruction_sets() if one.present]
+    if wanted not in present:
+        raise ConfigError(
+            f"SONORAN_KERNELS is {wanted!r}, which this processor lacks{nearest(wanted, present)}"
+        )
+    return wanted

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sonoran import _native
+from sonoran.backends.placement import default_kernels
 from sonoran.planning.profile.pair import processor_name
 
 PACKAGES = (
@@ -30,7 +31,7 @@ def describe_processor() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "available_cores": list(_native.available_cores()),
         "instruction_sets": [one.name for one in _native.instruction_sets() if one.present],
-        "kernels": str(_native.best_instruction_set()),
+        "kernels": default_kernels(),
     }
 
 

@@ -10,7 +10,7 @@ from typing import cast
 
 from sonoran import _native
 from sonoran.backends.load import Loaded, Role, load_backend
-from sonoran.backends.placement import place_threads
+from sonoran.backends.placement import default_kernels, place_threads
 from sonoran.config import DEFAULT_DRAFT_VOCAB, DraftQuantize, Quantize
 from sonoran.errors import ConfigError
 from sonoran.models.opening import OpenModel, Reporting, open_with_tokenizer
@@ -91,7 +91,7 @@ def open_pair(
 def machine_key(cores: Cores | None = None) -> MachineKey:
     """Return the key of this machine; ``cores`` None: all that this process may use."""
     usable = cores or tuple(_native.available_cores() or [0])
-    return MachineKey(processor_name(), str(_native.best_instruction_set()), usable)
+    return MachineKey(processor_name(), default_kernels(), usable)
 
 
 def processor_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
