@@ -101,9 +101,9 @@ struct Inputs {
 
 // out[m] (Add: added to it) = scale times the sum of (code - Offset) * x over quads First .. First + Count -
 // 1 of chunk c, for each output.
-template <int Bits, int Offset, Reads R, int First, int Count, bool Add = false, int M, class Scale>
-inline void dot_quads(Vec::I (&out)[M], const uint8_t* chunk, const Scale& scale, const Inputs<M>& in,
-                      int c) {
+template <int Bits, int Offset, Reads R, int First, int Count, bool Add = false, int M, class LoadScale>
+inline void dot_quads(Vec::I (&out)[M], const uint8_t* chunk, const LoadScale& load_scale,
+                      const Inputs<M>& in, int c) {
   constexpr int kQuads = std::min(Count, Dot<Bits, Offset>::kQuads);
   const int8_t* codes[M];
   Dot<Bits, Offset> dot[M];
@@ -112,12 +112,13 @@ inline void dot_quads(Vec::I (&out)[M], const uint8_t* chunk, const Scale& scale
     dot[m].start(in.of[m][c].minus_pairs[kQuads == 8 ? 2 : First / 4]);
   }
   add_quads<Bits, Offset, R, M, First, kQuads>(dot, chunk, codes);
+  const auto scale = load_scale();  // behind the codes: a pass of one row waits for memory
   for (int m = 0; m < M; ++m) {
     const Vec::I product = dot[m].times(scale);
     out[m] = Add ? Vec::iadd(out[m], product) : product;
   }
   if constexpr (Count > kQuads) {
-    dot_quads<Bits, Offset, R, First + kQuads, Count - kQuads, true>(out, chunk, scale, in, c);
+    dot_quads<Bits, Offset, R, First + kQuads, Count - kQuads, true>(out, chunk, load_scale, in, c);
   }
 }
 
@@ -149,7 +150,7 @@ struct KMinTile {
   static void add_chunk(Vec::F (&sum)[M], Vec::F (&low)[M], const uint8_t* chunk, const uint8_t* scales,
                         const Inputs<M>& in, int c) {
     Vec::I dot[M];
-    dot_quads<Bits, 0, R, 0, 8>(dot, chunk, Dot<Bits, 0>::load_u8(scales), in, c);
+    dot_quads<Bits, 0, R, 0, 8>(dot, chunk, [&] { return Dot<Bits, 0>::load_u8(scales); }, in, c);
     const Vec::F mn = Vec::to_float(Vec::load_u8(scales + 128));
     for (int m = 0; m < M; ++m) {
       sum[m] = Vec::fma(Vec::to_float(dot[m]), Vec::set(in.of[m][c].scale), sum[m]);
@@ -175,8 +176,8 @@ struct KOffsetTile {
         const uint8_t* chunk = group + c * chunk_bytes(6);
         const uint8_t* sc = scales + 32 * c;
         Vec::I scaled[M];
-        dot_quads<6, 32, R, 0, 4>(scaled, chunk, Dot<6, 32>::load_s8(sc), in, c);
-        dot_quads<6, 32, R, 4, 4, true>(scaled, chunk, Dot<6, 32>::load_s8(sc + 16), in, c);
+        dot_quads<6, 32, R, 0, 4>(scaled, chunk, [&] { return Dot<6, 32>::load_s8(sc); }, in, c);
+        dot_quads<6, 32, R, 4, 4, true>(scaled, chunk, [&] { return Dot<6, 32>::load_s8(sc + 16); }, in, c);
         for (int m = 0; m < M; ++m) {
           sum[m] = Vec::fma(Vec::to_float(scaled[m]), Vec::set(in.of[m][c].scale), sum[m]);
         }
@@ -215,7 +216,7 @@ struct SmallTile {
   static void add_chunk(Vec::F (&acc)[M], const uint8_t* chunk, const uint8_t* scales, const Inputs<M>& in,
                         int c) {
     Vec::I dot[M];
-    dot_quads<Bits, Offset, R, 0, 8>(dot, chunk, Unscaled{}, in, c);
+    dot_quads<Bits, Offset, R, 0, 8>(dot, chunk, [] { return Unscaled{}; }, in, c);
     const Vec::F d = Vec::load_half(reinterpret_cast<const uint16_t*>(scales));
     for (int m = 0; m < M; ++m) {
       acc[m] = Vec::fma(Vec::to_float(dot[m]), Vec::mul(d, Vec::set(in.of[m][c].scale)), acc[m]);
