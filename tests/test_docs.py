@@ -30,9 +30,6 @@ from tests.tiny_models import make_gguf
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-GENERATED = {"docs/options.md"}
-"""Written by a command; whether it is there is for the test of that command to say."""
-
 SHELL = ("", "bash", "console")
 FOREIGN_OPTIONS = {"--hypothesis-profile", "--help", "--no-binary"}
 NOT_IN_THE_TREE = {"profiles/"}
@@ -289,8 +286,6 @@ def test_links_resolve(page: Path) -> None:
             continue
         path, _, anchor = target.partition("#")
         file = (page.parent / path).resolve() if path else page
-        if str(file.relative_to(ROOT)) in GENERATED:
-            continue
         assert file.exists(), f"{page.name} links to {target}"
         assert not anchor or anchor in anchors(file), f"{page.name}: {file.name} has no heading #{anchor}"
 
