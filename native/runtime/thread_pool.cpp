@@ -9,6 +9,10 @@
 #endif
 
 #include <chrono>
+#include <string>
+#include <system_error>
+
+#include "core/error.hpp"
 
 namespace sonoran {
 
@@ -31,10 +35,19 @@ void relax() {
 }  // namespace
 
 ThreadPool::ThreadPool(int threads, std::vector<int> cores) : cores_(std::move(cores)) {
-  for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { work(i); });
+  try {
+    for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { work(i); });
+  } catch (const std::system_error&) {
+    const size_t started = workers_.size() + 1;
+    end();
+    throw ConfigError("the system gives " + std::to_string(started) + " threads, not " +
+                      std::to_string(threads) + "; ask for fewer");
+  }
 }
 
-ThreadPool::~ThreadPool() {
+ThreadPool::~ThreadPool() { end(); }
+
+void ThreadPool::end() {
   stop_.store(true);
   generation_.fetch_add(1);
   generation_.notify_all();

@@ -40,6 +40,7 @@ class ThreadPool {
   void run_shared(int tasks, Function function, void* context);
   void work(int thread);
   void take_tasks(int thread);
+  void end();  // stops and joins the workers that there are
 
   std::vector<std::thread> workers_;
   std::vector<int> cores_;

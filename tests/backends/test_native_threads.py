@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -168,3 +169,23 @@ def test_default_is_one_thread_for_each_physical_core_within_the_quota(model_fil
     assert model.instruction_set == _native.best_instruction_set()
     with pytest.raises(ConfigError, match="2 threads do not fit 1 cores"):
         native(model_file, threads=2, cores=tuple(_native.available_cores()[:1]))
+
+
+def test_too_many_threads_for_the_system_are_an_error_and_no_abort(model_file: ModelFile) -> None:
+    code = f"""
+import resource
+from pathlib import Path
+from sonoran.backends.native import NativeBackend
+from sonoran.errors import ConfigError
+from sonoran.models.source import open_model
+file = open_model(Path({str(model_file.path)!r}))
+used = 1024 * int(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmSize")))
+resource.setrlimit(resource.RLIMIT_AS, (used + (256 << 20),) * 2)  # a thread's stack takes 8 MiB
+try:
+    NativeBackend(file, num_blocks=4, threads=500)
+except ConfigError as error:
+    print(error)
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert "threads, not 500; ask for fewer" in result.stdout

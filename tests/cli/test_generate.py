@@ -185,3 +185,9 @@ def test_mistakes_are_one_line_and_exit_code_2(model: str, arguments: tuple[str,
 def test_help_has_examples() -> None:
     result = call("--help")
     assert "Examples:" in result.stdout
+
+
+def test_the_byte_order_mark_of_a_prompt_file_is_no_part_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "prompt.txt"
+    path.write_bytes(b"\xef\xbb\xbfhello\r\n")
+    assert generate.read_prompt(None, path) == "hello\n"

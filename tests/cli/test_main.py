@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -124,3 +126,40 @@ def test_examples_may_have_brackets() -> None:
     small = typer.Typer()
     small.command(epilog=examples("do [this] 'x[1]'"))(lambda: None)
     assert "do [this] 'x[1]'" in CliRunner().invoke(small, ["--help"]).output
+
+
+RUN = "from sonoran.cli.main import main; main()"
+
+
+def run_writing_to(stdout: Any, tmp_path: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run ``sonoran models list`` as a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.argv = ['sonoran', 'models', 'list']; {RUN}"],
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "SONORAN_CACHE": str(tmp_path), **environment},
+    )
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        result = run_writing_to(full, tmp_path)
+    assert (result.returncode, result.stderr.count("\n")) == (1, 1)
+    assert "error: the output cannot be written: No space left on device" in result.stderr
+
+
+def test_what_an_encoding_lacks_is_replaced() -> None:
+    code = f"import sys; sys.argv = ['sonoran', 'generate', '-m', 'é.gguf', 'x']; {RUN}"
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert result.returncode == 2
+    assert "?.gguf" in result.stderr and "Traceback" not in result.stderr
+
+
+def test_a_closed_output_is_no_error(tmp_path: Path) -> None:
+    code = f"import sys; sys.stdout = None; sys.argv = ['sonoran', 'models', 'list']; {RUN}"
+    environment = {**os.environ, "SONORAN_CACHE": str(tmp_path)}
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import functools
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +26,8 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON documen
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+_OUTPUT_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
 
 def command(function: F) -> F:
     """Turn SonoranError into one line on standard error and exit code 2, and Ctrl-C into exit code 130."""
@@ -31,7 +35,9 @@ def command(function: F) -> F:
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         try:
-            return function(*args, **kwargs)
+            result = function(*args, **kwargs)
+            sys.stdout.flush()  # what cannot be written is told now, not while Python ends
+            return result
         except SonoranError as error:
             err.print("error:", style="red", end=" ")
             err.print(str(error), soft_wrap=True)
@@ -41,6 +47,11 @@ def command(function: F) -> F:
             raise typer.Exit(130) from None
         except BrokenPipeError:
             raise typer.Exit(1) from None
+        except OSError as error:
+            if error.errno not in _OUTPUT_ERRORS:
+                raise
+            err.print(f"error: the output cannot be written: {error.strerror}")
+            os._exit(1)  # Python would try to write the rest once more, and complain
 
     return wrapped  # type: ignore[return-value]
 
@@ -109,7 +120,7 @@ def suffix(path: Path | None, valid: tuple[str, ...], what: str) -> str | None:
 def read(path: Path, what: str) -> str:
     """Return the text of a file that the user named. Raises ConfigError."""
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise ConfigError(f"cannot read the {what} file {path}: {error.strerror}") from None
     except UnicodeDecodeError:

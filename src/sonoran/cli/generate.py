@@ -81,9 +81,9 @@ def read_prompt(prompt: str | None, file: Path | None) -> str:
         raise ConfigError("give a prompt, - for standard input, or --file; one of them")
     try:
         if file is not None:
-            text = file.read_text(encoding="utf-8")
+            text = file.read_text(encoding="utf-8-sig")  # without the mark that Windows puts in front
         else:
-            text = sys.stdin.read() if prompt == "-" else str(prompt)
+            text = sys.stdin.read().removeprefix("\ufeff") if prompt == "-" else str(prompt)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read the prompt: {error}") from error
     if not text.strip():

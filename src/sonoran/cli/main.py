@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import io
+import os
+import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -82,4 +86,15 @@ def root(
 
 def main() -> None:
     """Entry point of the console script."""
+    _prepare_output()
     app()
+
+
+def _prepare_output() -> None:
+    """Let nothing that models write fail on the way out: closed streams swallow it, poor encodings replace letters."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115  # for the rest of its life
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
