@@ -29,6 +29,9 @@ class ToyTokenizer:
     def detokenizer(self, skip_special_tokens: bool = True, continuation: bool = False) -> ToyDetokenizer:
         return ToyDetokenizer(self)
 
+    def special_token_id(self, text: str) -> int | None:
+        return self.eos_ids[0] if text == "<end>" else None
+
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         return [ALPHABET.index(character) % self.vocab_size for character in text]
 

@@ -115,6 +115,10 @@ class TextTokens(Protocol):
         """Return a fresh incremental decoder; `continuation` says that its text follows another."""
         ...
 
+    def special_token_id(self, text: str) -> int | None:
+        """Return the special token that is written like that, which texts leave out; None if there is none."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -170,6 +174,10 @@ class Intake:
         self._check(tokens, params)
         if self._verification == "rejection":
             params = replace(params, verification="rejection")
+        # The text of a special token is never seen, so that it could not stop anything there; the token does.
+        named = tuple(i for i in map(self._tokenizer.special_token_id, params.stop) if i is not None)
+        if named:
+            params = replace(params, stop_token_ids=(*params.stop_token_ids, *named))
         seed = params.seed if params.seed is not None else self._random.getrandbits(63)
         sequences: list[Sequence] = []
         for index in range(params.n):

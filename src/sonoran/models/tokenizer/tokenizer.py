@@ -97,6 +97,11 @@ class Tokenizer:
         """All tokens that end a generation, sorted: declared by the files, and well-known special ones."""
         return self._vocabulary.eos_ids
 
+    def special_token_id(self, text: str) -> int | None:
+        """Return the id of the special token that is written like that; None if there is none."""
+        token = self._backend.token_to_id(text)
+        return token if token in self.special_ids else None
+
     @property
     def special_ids(self) -> frozenset[int]:
         """Tokens that ``skip_special_tokens`` leaves out of decoded text."""
