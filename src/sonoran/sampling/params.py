@@ -28,8 +28,8 @@ class SamplingParams:
     Numbers may be NumPy's. ``max_tokens`` None generates until an end token, a stop rule or the end of the
     context. ``min_tokens`` forbids end tokens and ignores stop strings before that many tokens. ``stop`` cuts
     the text before the stop string, and the name of a special token stops at that token; ``stop_token_ids`` end
-    like end-of-sequence tokens, also with ``ignore_eos``. ``logprobs`` n asks for the log-probability of each token and of the n most likely ones,
-    under the model, before any parameter here is applied. ``repetition_penalty`` looks at prompt and output,
+    like end-of-sequence tokens, also with ``ignore_eos``. ``logprobs`` n asks for the log-probability of each token and
+    of the n most likely ones, under the model, before any parameter here is applied. ``repetition_penalty`` looks at prompt and output,
     ``presence_penalty`` and ``frequency_penalty`` at the output. ``n`` texts, at most 1024, are generated, each
     with a seed derived from ``seed``.
 
