@@ -22,16 +22,17 @@ MAX_COUNT = 2**31 - 1
 class SamplingParams:
     """Sampling parameters of one request; everything is checked when the value is made.
 
-    ``temperature`` 0, or less than 0.00001, is greedy. ``top_k`` 0 or -1 and ``top_p`` 1 and ``min_p`` 0 are off.
-    ``seed`` None, or -1 as in vLLM and llama.cpp, lets the engine draw one; other negative numbers are seeds. As in
-    vLLM, ``top_p`` 0 (no token would be left) and ``max_tokens`` 0 (there would be nothing to return) are errors.
-    Numbers may be NumPy's. ``max_tokens`` None generates until an end token, a stop rule or the end of the
-    context. ``min_tokens`` forbids end tokens and ignores stop strings before that many tokens. ``stop`` cuts
-    the text before the stop string, and the name of a special token stops at that token; ``stop_token_ids`` end
-    like end-of-sequence tokens, also with ``ignore_eos``. ``logprobs`` n asks for the log-probability of each token and
-    of the n most likely ones, under the model, before any parameter here is applied. ``repetition_penalty`` looks at prompt and output,
-    ``presence_penalty`` and ``frequency_penalty`` at the output. ``n`` texts, at most 1024, are generated, each
-    with a seed derived from ``seed``.
+    ``temperature`` 0, or less than 0.00001, is greedy. ``top_k`` 0 or -1 and ``top_p`` 1 and ``min_p`` 0 are
+    off. ``seed`` None, or -1 as in vLLM and llama.cpp, lets the engine draw one; other negative numbers are
+    seeds. As in vLLM, ``top_p`` 0 (no token would be left) and ``max_tokens`` 0 (there would be nothing to
+    return) are errors. Numbers may be NumPy's. ``max_tokens`` None generates until an end token, a stop rule
+    or the end of the context. ``min_tokens`` forbids end tokens and ignores stop strings before that many
+    tokens. ``stop`` cuts the text before the stop string, and the name of a special token stops at that
+    token; ``stop_token_ids`` end like end-of-sequence tokens, also with ``ignore_eos``. ``logprobs`` n asks
+    for the log-probability of each token and of the n most likely ones, under the model, before any parameter
+    here is applied. ``repetition_penalty`` looks at prompt and output, ``presence_penalty`` and
+    ``frequency_penalty`` at the output. ``n`` texts, at most 1024, are generated, each with a seed derived
+    from ``seed``.
 
     ``speculative`` False, or ``num_speculative_tokens`` 0, turns speculation off for this request; a positive
     ``num_speculative_tokens`` lowers K for it. ``verification`` names the rule (see docs/exactness.md).
