@@ -206,3 +206,19 @@ def test_many_log_lines_do_not_block_it(private_tmp: Path) -> None:
     with worker(chatter=200_000) as child:
         assert child.ready, child.failure()
     assert time.monotonic() - begin < 60
+
+
+def test_a_second_signal_does_not_end_the_cleaning_up() -> None:
+    script = """
+import os, signal, time
+from sonoran.worker.guard import Guard
+with Guard([signal.SIGTERM]):
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(10)
+    finally:
+        os.kill(os.getpid(), signal.SIGTERM)
+        print("cleaned up", flush=True)
+"""
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert (result.returncode, result.stdout) == (128 + signal.SIGTERM, "cleaned up\n")

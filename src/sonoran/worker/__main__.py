@@ -72,6 +72,7 @@ def child_main(build: Callable[[T, LoadProgress], Service], options: type[T]) ->
             _report(control, Report(error=str(error), kind=type(error).__name__))
             return 2
         finally:
+            guard.listen()  # so that no signal ends the cleaning up
             clean()
     return 0
 

@@ -72,6 +72,8 @@ class Guard:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self._listening:
             return
+        # Once: a parent with several threads may send its last signal twice, and the second would end the cleaning up.
+        self._listening = True
         if number == signal.SIGINT:
             raise KeyboardInterrupt
         raise SystemExit(128 + number)
