@@ -172,7 +172,7 @@ def load_models(
     """
     reporting = reporting or Reporting()
     target = open_with_tokenizer(model, reporting)
-    draft = open_draft(target, speculative, reporting)
+    draft = open_draft(target, speculative.model if speculative else None, reporting)
     config, speculative = separate_cores(config, speculative)
     length, blocks = plan_memory(target.file.config, config)
     backend = load_backend(

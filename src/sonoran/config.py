@@ -132,7 +132,7 @@ class DraftModelConfig:
     model: str | None = option(
         None,
         "Draft",
-        "What drafts: auto (the default draft), ngram, none, or a model.",
+        "What drafts: auto (one of the target's family), ngram, none, or a model.",
         flags=("--draft", "-d"),
         methods=_MODEL_METHODS,
     )

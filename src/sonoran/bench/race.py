@@ -72,8 +72,8 @@ class Race:
         """Open target and draft, and check that they fit. Raises ModelError, DownloadError, CompatibilityError."""
         self._reporting = Reporting()
         self.target = open_with_tokenizer(model, reporting)
-        speculative = next((lane.speculative for lane in lanes if lane.speculative), None)
-        self._draft = open_draft(self.target, speculative, reporting or Reporting())
+        model_of = (lane.speculative.model for lane in lanes if lane.speculative)
+        self._draft = open_draft(self.target, next(model_of, None), reporting)
         self._lanes = list(lanes)
         self._stack = ExitStack()
         self._backend: tuple[Cores, Backend] | None = None

@@ -55,7 +55,7 @@ TargetOption = Annotated[
     str, typer.Option("--target", "-m", help="Target: a name, a GGUF file, a directory.")
 ]
 PairDraftOption = Annotated[
-    str, typer.Option("--draft", "-d", help="Draft: auto (the default draft), a model, or none.")
+    str, typer.Option("--draft", "-d", help="Draft: auto (one of the target's family), a model, or none.")
 ]
 Temperature = Annotated[
     float, typer.Option(help="Temperature that is sampled with; greedy is always measured.")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from sonoran.config import SpeculativeConfig
+from sonoran.errors import ConfigError
 from sonoran.models.download import Progress
-from sonoran.models.registry import DEFAULT_DRAFT
+from sonoran.models.families import family_draft
 from sonoran.models.source import ModelFile, open_model, resolve_model
 from sonoran.models.tokenizer.compatibility import require_compatible
 from sonoran.models.tokenizer.tokenizer import Tokenizer
@@ -46,13 +47,28 @@ def open_with_tokenizer(model: str | Path, reporting: Reporting | None = None) -
     return OpenModel(file, Tokenizer.from_model(file))
 
 
+def known_draft(target: OpenModel) -> str | None:
+    """Return the name of a draft of the target's family, as ``open_with_tokenizer`` takes it; None if none is known."""
+    parameters = sum(math.prod(tensor.shape) for tensor in target.file.tensors.values())
+    return family_draft(target.file.config.architecture, target.tokenizer.token_strings(), parameters)
+
+
 def open_draft(
-    target: OpenModel, speculative: SpeculativeConfig | None, reporting: Reporting
+    target: OpenModel, model: str | Path | None, reporting: Reporting | None = None
 ) -> OpenModel | None:
-    """Open the draft that is to run on this machine, if any. Raises CompatibilityError, ModelError."""
-    if speculative is None or speculative.model is None:
+    """Open the draft of a target and check that it fits; ``auto`` is one of the target's family, None is none.
+
+    Raises ConfigError when no draft of the family is known, CompatibilityError, ModelError, DownloadError.
+    """
+    if model is None:
         return None
-    name = DEFAULT_DRAFT if speculative.model == "auto" else speculative.model
+    name = known_draft(target) if model == "auto" else model
+    if name is None:
+        raise ConfigError(
+            f"no draft is known for {target.file.path.name} ({target.file.config.architecture}, "
+            f"{target.tokenizer.vocab_size} tokens): name a smaller model of its family as the draft, "
+            "or use mode ngram, which needs none"
+        )
     draft = open_with_tokenizer(name, reporting)
     require_compatible(target.tokenizer, draft.tokenizer)
     return draft

@@ -13,9 +13,8 @@ from sonoran.backends.load import Loaded, Role, load_backend
 from sonoran.backends.placement import default_kernels, place_threads
 from sonoran.config import DEFAULT_DRAFT_VOCAB, DraftQuantize, Quantize
 from sonoran.errors import ConfigError
-from sonoran.models.opening import OpenModel, Reporting, open_with_tokenizer
-from sonoran.models.registry import DEFAULT_DRAFT, draft_precision
-from sonoran.models.tokenizer.compatibility import require_compatible
+from sonoran.models.opening import OpenModel, Reporting, open_draft, open_with_tokenizer
+from sonoran.models.registry import draft_precision
 from sonoran.models.tokenizer.tokenizer import Tokenizer
 from sonoran.planning.profile.measure import BLOCK_SIZE
 from sonoran.planning.profile.profile import Cores, MachineKey, ModelKey, ProfileKey
@@ -60,7 +59,7 @@ def open_pair(
     draft_vocab: int | None = None,
     reporting: Reporting | None = None,
 ) -> Pair:
-    """Open both models and check that they fit. ``draft`` "auto" is the default draft, None is none.
+    """Open both models and check that they fit. ``draft`` "auto" is one of the target's family, None is none.
 
     Precision and vocabulary of the draft have the engine's defaults (4 bits, 3 for some; 32768 ids, 0 for all).
 
@@ -69,11 +68,7 @@ def open_pair(
     report = reporting or Reporting()
     place_threads(None, cores)
     opened = open_with_tokenizer(target, report)
-    draft_model = None
-    if draft is not None:
-        name = DEFAULT_DRAFT if draft == "auto" else draft
-        draft_model = open_with_tokenizer(name, report)
-        require_compatible(opened.tokenizer, draft_model.tokenizer)
+    draft_model = open_draft(opened, draft, report)
     key = ProfileKey(
         _model_key(opened, quantize, None),
         None
