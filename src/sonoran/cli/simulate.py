@@ -72,7 +72,8 @@ def print_tables(preset: Preset, answers: list[ScenarioResult]) -> None:
         table.add_row(
             answer.scenario.name,
             *(_cell(answer.value(mode), "{:.1f}") for mode in ("ar", "sd", "ssd")),
-            f"{ssd / sd:.2f}",
+            # SD at the edge of what was measured is an upper bound, and a ratio of bounds says nothing.
+            "" if answer.extrapolated["sd"] else f"{ssd / sd:.2f}",
             _cell(answer.value("hit_rate"), "{:.2f}"),
             _cell(answer.value("ssd_round_ms"), "{:.1f}"),
         )
@@ -87,6 +88,13 @@ def print_tables(preset: Preset, answers: list[ScenarioResult]) -> None:
         say(f"{name}: {preset.sources[name]}", style="dim")
     for note in preset.notes:
         say(note, style="dim")
+    farthest: dict[str, tuple[int, float]] = {}
+    for beyond in (b for answer in answers for found in answer.extrapolated.values() for b in found):
+        farthest[beyond.curve] = max(farthest.get(beyond.curve, (0, 0.0)), (beyond.rows, beyond.measured))
+    if farthest:
+        passes = ", ".join(f"{name} {rows} (of {known:g})" for name, (rows, known) in farthest.items())
+        say(f"Beyond what was measured, the largest passes in rows: {passes}.", style="yellow")
+        say("Where that concerns SD, its speed is an upper bound and no SSD/SD is given.", style="yellow")
 
 
 def _cell(value: Comparison, form: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from sonoran.errors import PlanError, nearest
@@ -37,8 +37,14 @@ class Costs:
     row_ms: float = 0.0
     token_ms: float = 0.0
     guess_ms: float = 0.0
+    measured: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        for name, rows in self.measured.items():
+            if not isinstance(getattr(self, name, None), LatencyCurve):
+                raise PlanError(f"measured names {name!r}, which is no latency curve of these costs")
+            if isinstance(rows, bool) or not isinstance(rows, (int, float)) or not rows >= 1:
+                raise PlanError(f"measured rows of {name} must be a number of at least 1, got {rows!r}")
         for name in _TIMES:
             if not isinstance(getattr(self, name), (int, float)):
                 raise PlanError(f"{name} must be a number of ms, got {getattr(self, name)!r}")
@@ -55,10 +61,12 @@ class Costs:
             if key not in values:
                 raise PlanError(f"costs need {key!r}: milliseconds of a pass by rows")
         read: dict[str, Any] = {
-            key: value if key in _TIMES else LatencyCurve.of(value)
+            key: value if key in _TIMES or key == "measured" else LatencyCurve.of(value)
             for key, value in values.items()
             if value is not None
         }
+        if not isinstance(read.get("measured", {}), Mapping):
+            raise PlanError(f"measured must map curves to rows, got {read['measured']!r}")
         return cls(**read)
 
     def verify_ms(self, rows: int, beside: bool = False) -> float:
@@ -91,3 +99,8 @@ class Costs:
         if rows <= 0:
             return 0.0
         return (self.tree or self.draft_beside or self.draft)(rows) + self.token_ms * rows
+
+    def measured_rows(self, name: str) -> float:
+        """Up to how many rows a curve was measured; a missing one stands for the draft's."""
+        curve = getattr(self, name)
+        return self.measured_rows("draft") if curve is None else self.measured.get(name, curve.largest)

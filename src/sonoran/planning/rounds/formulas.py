@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from sonoran.planning.rounds.behaviour import Behaviour
 from sonoran.planning.rounds.costs import Costs
@@ -37,6 +38,27 @@ def predict(plan: RoundPlan, costs: Costs, behaviour: Behaviour) -> RoundAverage
         tokens_hit=tokens_from_lengths(behaviour.lengths("primary", k)),
         tokens_miss=tokens_from_lengths(behaviour.lengths(backup, kept)),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Beyond:
+    """Passes of ``rows`` rows where only ``measured`` were measured: their time is assumed."""
+
+    curve: str
+    rows: int
+    measured: float
+
+
+def extrapolations(plan: RoundPlan, costs: Costs) -> list[Beyond]:
+    """Say which passes of a plan have more rows than were measured."""
+    batch, rows = plan.batch, plan.batch * (plan.num_speculative_tokens + 1)
+    passes = {"target": rows}
+    if plan.mode == "ssd":
+        passes |= {"trunk": rows, "tree": batch * sum(plan.fan_out)}
+    if plan.mode == "sd" or (plan.mode == "ssd" and plan.backup == "draft"):
+        passes["draft"] = batch
+    measured = {name: costs.measured_rows(name) for name in passes}
+    return [Beyond(name, count, measured[name]) for name, count in passes.items() if count > measured[name]]
 
 
 def autoregressive(plan: RoundPlan, costs: Costs) -> RoundAverages:

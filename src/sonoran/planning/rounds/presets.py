@@ -16,7 +16,7 @@ from sonoran.errors import PlanError, nearest
 from sonoran.planning.rounds.behaviour import Behaviour, power_for_tokens, stretch
 from sonoran.planning.rounds.costs import Costs
 from sonoran.planning.rounds.events import simulate
-from sonoran.planning.rounds.formulas import predict
+from sonoran.planning.rounds.formulas import Beyond, extrapolations, predict
 from sonoran.planning.rounds.plan import FixedBackup, RoundAverages, RoundPlan
 from sonoran.theory.speedup import tokens_from_lengths
 
@@ -215,6 +215,7 @@ class ScenarioResult:
     scenario: Scenario
     results: dict[str, RoundAverages]
     comparisons: tuple[Comparison, ...]
+    extrapolated: dict[str, list[Beyond]]  # by mode: passes of more rows than were measured
 
     def value(self, quantity: str) -> Comparison:
         """Return one quantity (``QUANTITIES``)."""
@@ -250,7 +251,8 @@ def compare(
             comparisons.append(
                 Comparison(quantity, value, formula, published, difference, quantity in scenario.fitted)
             )
-        answers.append(ScenarioResult(scenario, simulated, tuple(comparisons)))
+        beyond = {mode: extrapolations(plan, costs) for mode, plan in plans.items()}
+        answers.append(ScenarioResult(scenario, simulated, tuple(comparisons), beyond))
     return answers
 
 
@@ -272,6 +274,7 @@ def to_document(preset: Preset, answers: list[ScenarioResult]) -> dict[str, Any]
                 "fan_out": list(a.scenario.fan_out),
                 "backup": a.scenario.backup,
                 "source": a.scenario.source,
+                "extrapolated": a.extrapolated,
                 "ssd_over_sd": a.value("ssd").simulated / a.value("sd").simulated,
                 "ssd_over_ar": a.value("ssd").simulated / a.value("ar").simulated,
                 "values": {
