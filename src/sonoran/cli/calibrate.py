@@ -18,7 +18,7 @@ from sonoran.config import DraftQuantize, EngineConfig, Quantize, SpeculativeCon
 from sonoran.errors import ConfigError, PlanError, nearest
 from sonoran.llm import LLM
 from sonoran.models.registry import DEFAULT_TARGET
-from sonoran.planning.profile.advice import advise, draft_size
+from sonoran.planning.profile.advice import advise
 from sonoran.planning.profile.check import check_predictions
 from sonoran.planning.profile.choose import Choice, choose, engine_options
 from sonoran.planning.profile.measure import Settings, measure
@@ -271,14 +271,12 @@ def explain_workload(
     """Predict, choose, advise and, if asked, run the best configurations and keep the results in the profile."""
     predictions = predict_all(profile, workload)
     choice = choose(predictions)
-    best_hit = next((p.hit_rate for p in predictions if p.mode == "ssd" and p.hit_rate is not None), None)
     answer = Explanation(
         workload,
         predictions,
         candidates(predictions, choice, top),
         choice,
         advise(profile, workload),
-        draft_size(profile, workload, best_hit) if best_hit is not None else None,
     )
     if verify_count:
         wanted = candidates(predictions, choice, max(verify_count, 1))[:verify_count]

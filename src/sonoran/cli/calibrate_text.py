@@ -15,7 +15,6 @@ from sonoran.planning.profile.placement import Workload
 from sonoran.planning.profile.predict import Prediction, predict_all
 from sonoran.planning.profile.profile import Measured, Profile
 from sonoran.planning.profile.replay import replay_lengths
-from sonoran.planning.scaling.hidden import HiddenDrafting
 from sonoran.theory.speedup import tokens_from_lengths
 
 BATCHES = (1, 8)
@@ -30,7 +29,6 @@ class Explanation:
     shown: list[Prediction]
     choice: Choice
     advice: list[Advice]
-    sizing: HiddenDrafting | None
     measured: list[Measured] = field(default_factory=list)
 
     def document(self, profile: Profile) -> dict[str, Any]:
@@ -60,7 +58,6 @@ class Explanation:
             "candidates": [row(p) for p in self.shown],
             "verified": [{**asdict(v), "error": v.error} for v in self.measured],
             "advice": [asdict(a) for a in self.advice],
-            "draft_size": None if self.sizing is None else asdict(self.sizing),
         }
 
 
@@ -124,11 +121,6 @@ def print_explanation(answer: Explanation, profile: Profile) -> None:
         say("What would make it faster:", style="bold")
     for advice in answer.advice:
         say(f"  {advice.gain:.2f}x, {advice.tokens_per_s:.1f} tokens/s: {advice.what}")
-    if answer.sizing is not None:
-        say(
-            f"By the scaling laws, at these costs the best draft has {answer.sizing.sd.parameters / 1e6:.0f}M "
-            f"parameters for SD and {answer.sizing.ssd.parameters / 1e6:.0f}M for SSD."
-        )
 
 
 def _passes(profile: Profile) -> Table:

@@ -22,7 +22,7 @@ app = typer.Typer(help="Plan the draft of a target by the scaling laws; reproduc
 EXAMPLES = examples(
     "sonoran plan --target-params 70e9 --target-tokens 15e12",
     "sonoran plan --target Qwen2.5/72B --plot plan.svg --report plan.html",
-    "sonoran plan --target Llama-3.1/70B --candidates drafts.json",
+    "sonoran plan --target Llama-3.1/70B --measured Llama-3.2/1B=5.03@6",
 )
 REPRODUCE_EXAMPLES = examples("sonoran plan reproduce", "sonoran plan reproduce --table 5 --json")
 FIT_EXAMPLES = examples(
@@ -57,12 +57,20 @@ def plan_command(
         str | None,
         typer.Option(help="Drafts to rank: a JSON file, or names with commas.", metavar="FILE|NAMES"),
     ] = None,
+    measured: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A measured pair: alpha, or tokens per round @ K. May be repeated.",
+            metavar="DRAFT=ALPHA|DRAFT=TOKENS@K",
+        ),
+    ] = None,
     target_perplexity: Annotated[
         float | None, typer.Option(help="Measured perplexity, for candidates with one.")
     ] = None,
     laws: Annotated[Path | None, typer.Option(help="Laws written by `plan fit`.")] = None,
     loss: Annotated[
-        str | None, typer.Option(help="Loss law: besiroglu, hoffmann or e,a,b,nu,delta.", metavar="LAW")
+        str | None,
+        typer.Option(help="Loss law: besiroglu, calibrated, hoffmann or e,a,b,nu,delta.", metavar="LAW"),
     ] = None,
     verify_slope: Annotated[
         float, typer.Option(help="Share that each drafted token adds to a verification; 1 is true FLOPs.")
@@ -103,6 +111,7 @@ def plan_command(
         hit_rate=hit_rate,
         backup=backup,
         target_perplexity=target_perplexity,
+        measured=read_measured(measured or []),
         draws=draws,
         seed=seed,
     )
@@ -162,7 +171,8 @@ def fit(
 ) -> None:
     """Fit the acceptance plane to your own measurements and write a laws file for `plan --laws`."""
     from sonoran.cli.plan_text import fit_text
-    from sonoran.planning.scaling.laws import fit_measurements, fit_warnings, laws_from_fit, laws_to_dict
+    from sonoran.planning.scaling.acceptance import fit_measurements
+    from sonoran.planning.scaling.laws import fit_warnings, laws_from_fit, laws_to_dict
     from sonoran.planning.scaling.loss import BESIROGLU, parse_loss_law
     from sonoran.planning.scaling.measurements import parse_measurements
 
@@ -226,6 +236,19 @@ def read_candidates(given: str) -> list[Candidate]:
     if not names:
         raise PlanError("--candidates is empty; give a JSON file or names such as Qwen2.5/0.5B,Qwen2.5/1.5B")
     return [candidate_of(find_model(name)) for name in dict.fromkeys(names)]
+
+
+def read_measured(given: list[str]) -> dict[str, float | str]:
+    """Measured pairs from ``DRAFT=ALPHA`` and ``DRAFT=TOKENS@K``. Raises PlanError."""
+    found: dict[str, float | str] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals or not name or not value:
+            raise PlanError(
+                f"--measured {text!r}: write DRAFT=ALPHA or DRAFT=TOKENS@K, for example Llama-3.2/1B=5.03@6"
+            )
+        found[name] = value
+    return found
 
 
 def _parse_json(text: str, where: str) -> Any:

@@ -4,11 +4,11 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 from sonoran.errors import PlanError
-from sonoran.planning.profile.advice import advise, draft_size
+from sonoran.planning.profile.advice import advise
 from sonoran.planning.profile.placement import Workload
 from sonoran.planning.profile.plot import best_by_k, hit_rates, render_plot
 from sonoran.planning.profile.predict import predict_all
-from tests.planning.profile.made_up import acceptance, key, profile
+from tests.planning.profile.made_up import acceptance, profile
 
 
 def test_a_slow_draft_should_be_faster():
@@ -36,15 +36,6 @@ def test_nothing_to_say_about_a_draft_that_costs_nothing():
 
 def test_without_a_draft_there_is_no_advice():
     assert advise(dataclasses.replace(profile(), acceptance=()), Workload()) == []
-
-
-def test_the_planners_draft_is_larger_when_drafting_is_hidden():
-    sizing = draft_size(profile(), Workload(), hit_rate=0.85)
-    assert sizing is not None
-    assert 1e6 < sizing.sd.parameters < sizing.ssd.parameters < 1.5e9
-    assert draft_size(profile(one_core=True), Workload(), hit_rate=0.85) is not None
-    with pytest.raises(PlanError, match="with a draft"):
-        draft_size(dataclasses.replace(profile(), key=key(draft=None)), Workload(), 0.8)
 
 
 def test_speed_and_hits_behind_the_plots():

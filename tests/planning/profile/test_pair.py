@@ -90,7 +90,7 @@ def test_pairs_are_checked(models, monkeypatch):
     def refuse(target, draft):
         raise CompatibilityError("token 3 differs")
 
-    monkeypatch.setattr("sonoran.planning.profile.pair.require_compatible", refuse)
+    monkeypatch.setattr("sonoran.models.opening.require_compatible", refuse)
     with pytest.raises(CompatibilityError, match="token 3 differs"):
         open_pair(models / "target.gguf", models / "draft.gguf")
     with pytest.raises(ConfigError, match="cannot be used"):

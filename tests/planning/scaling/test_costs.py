@@ -44,10 +44,29 @@ def test_measured_rows_are_interpolated_and_extended():
     assert cost.verify(0, [0, 1, 3, 7, 9]) == pytest.approx([40, 42, 46, 60, 67])
     assert cost.draft(0, 1e8, 3) == pytest.approx(12)
     assert cost.draft(0, 3e8, 2) == pytest.approx(14)
-    assert cost.draft(0, 5e7, 1) == pytest.approx(2)
+    # No floor given: the line of the two smallest goes on.
+    assert cost.draft(0, 5e7, 1) == pytest.approx(3.25)
+    assert measured_cost_from_dict({**LATENCIES, "floor_ms": 0}).draft(0, 5e7, 1) == pytest.approx(2)
     assert cost.draft(0, 9e8, 1) == pytest.approx(16)
     # Trunk pass over 3 rows, then two passes over 8 branches.
     assert cost.predraft(0, 1e8, 2) == pytest.approx(4 + 2 / 7 + 2 * 5)
+
+
+def test_one_draft_says_nothing_about_size():
+    one = {"target": {"1": 40}, "drafts": [{"parameters": 1e9, "milliseconds": {"1": 4}}]}
+    cost = measured_cost_from_dict(one)
+    assert not cost.knows_size and measured_cost_from_dict({**one, "floor_ms": 1}).knows_size
+    assert cost.draft(0, [1e8, 1e9, 2e9], 1) == pytest.approx([4, 4, 8])
+
+
+def test_a_draft_that_is_not_hidden_delays_a_miss_too():
+    # 10 ms to verify, 3 ms a draft pass, K = 5: the cache takes 18 ms, and a miss waits for it before it drafts.
+    cost = measured_cost_from_dict(
+        {"target": {"1": 10}, "drafts": [{"parameters": 1e9, "milliseconds": {"1": 3}}], "floor_ms": 3}
+    )
+    tokens = float(tokens_per_round(0.8, 5))
+    rate = ssd_rate(cost, SsdSettings(0.8, "draft"), 0.8, 7e10, 1e9, 5)
+    assert rate == pytest.approx(tokens / (0.8 * 18 + 0.2 * (18 + 15)))
 
 
 @pytest.mark.parametrize("backup", ["draft", "none"])

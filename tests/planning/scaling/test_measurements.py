@@ -5,17 +5,17 @@ import json
 import pytest
 
 from sonoran.errors import PlanError
+from sonoran.planning.scaling.acceptance import fit_measurements
 from sonoran.planning.scaling.laws import (
-    fit_measurements,
     fit_warnings,
     laws_from_fit,
     laws_from_json,
     laws_to_dict,
-    left_out_error,
 )
 from sonoran.planning.scaling.measurements import measurement_to_dict, parse_measurements
 from sonoran.planning.scaling.models import published_measurements
 from sonoran.planning.scaling.throughput import tokens_per_round
+from sonoran.planning.scaling.uncertainty import left_out_error
 
 HEADER = "draft,target,draft_perplexity,target_perplexity,alpha\n"
 COUNTS = "draft,target,draft_perplexity,target_perplexity,gamma,rounds,accepted\n"

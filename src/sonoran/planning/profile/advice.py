@@ -5,16 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from sonoran.errors import PlanError
 from sonoran.planning.profile.choose import choose
-from sonoran.planning.profile.placement import Workload, curve_at
+from sonoran.planning.profile.placement import Workload
 from sonoran.planning.profile.predict import Prediction, predict_all
 from sonoran.planning.profile.profile import Cores, PassCurve, PassPoint, Profile
-from sonoran.planning.scaling.costs import DraftLatency, MeasuredCost
-from sonoran.planning.scaling.hidden import HiddenDrafting, compare_hidden
-from sonoran.planning.scaling.models import published_laws
-from sonoran.planning.scaling.planning import DEFAULT_TOKENS
-from sonoran.planning.scaling.rates import SsdSettings
 
 WORTH_SAYING = 0.03
 """Changes that gain less than this share are not mentioned."""
@@ -56,31 +50,6 @@ def advise(
         if gain >= 1.0 + WORTH_SAYING:
             found.append(Advice(f"{what}: {p.label}", p.tokens_per_s, gain))
     return sorted(found, key=lambda a: -a.gain)
-
-
-def draft_size(profile: Profile, workload: Workload, hit_rate: float) -> HiddenDrafting | None:
-    """Return the planner's best draft of SD and of SSD for the measured costs; None when no draft helps.
-
-    The acceptance of drafts of other sizes follows the published scaling law, not this pair's measurements.
-    Raises PlanError without a draft.
-    """
-    if profile.key.draft is None:
-        raise PlanError("sizing a draft needs a profile with a draft: its passes tell what size costs")
-    cores, split = profile.key.machine.cores, _split(profile)
-    target_cores, draft_cores = split or (cores, cores)
-    target = curve_at(
-        profile.passes, "target", target_cores, draft_cores if split else None, workload.context
-    )
-    draft = curve_at(profile.passes, "draft", draft_cores, target_cores if split else None, workload.context)
-    cost = MeasuredCost(target, (DraftLatency(float(profile.key.draft.parameters), draft),))
-    return compare_hidden(
-        published_laws(),
-        cost,
-        SsdSettings(hit_rate),
-        float(profile.key.target.parameters),
-        DEFAULT_TOKENS,
-        DEFAULT_TOKENS,
-    )
 
 
 def _split(profile: Profile) -> tuple[Cores, Cores] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -9,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sonoran.errors import PlanError
+from sonoran.planning.scaling.measurements import Measurement
 from sonoran.planning.scaling.regression import Regression, least_squares, quantile95
 from sonoran.theory.distributions import Floats
 
@@ -132,6 +134,15 @@ def fit_plane(x: ArrayLike, y: ArrayLike, alpha: ArrayLike) -> PlaneFit:
     fit = least_squares(np.column_stack([x, y, np.ones_like(x)]), alpha)
     plane = AcceptancePlane(*(float(v) for v in fit.coefficients))
     return PlaneFit(plane, fit, (float(x.min()), float(x.max())), (float(y.min()), float(y.max())))
+
+
+def fit_measurements(measurements: Sequence[Measurement]) -> PlaneFit:
+    """Plane through measured pairs (see ``fit_plane``)."""
+    return fit_plane(
+        [point.x for point in measurements],
+        [point.y for point in measurements],
+        [point.alpha for point in measurements],
+    )
 
 
 def fit_log_plane(x: ArrayLike, y: ArrayLike, alpha: ArrayLike) -> tuple[LogPlane, Regression]:

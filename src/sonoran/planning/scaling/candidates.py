@@ -13,7 +13,6 @@ from sonoran.planning.scaling.laws import Laws
 from sonoran.planning.scaling.models import KnownModel, find_model
 from sonoran.planning.scaling.quantities import finite, open_unit, parameter_count, token_count
 from sonoran.planning.scaling.rates import SsdSettings, best_gamma
-from sonoran.planning.scaling.regression import quantile95
 
 _KEYS = ("name", "parameters", "tokens", "alpha", "perplexity")
 
@@ -30,6 +29,7 @@ class Candidate:
     alpha: float | None = None
     perplexity: float | None = None
     tokenizer: str | None = None
+    published: bool = False  # alpha was measured by others, on their text
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +40,12 @@ class Ranked:
     parameters: float
     ratio: float  # target / draft
     alpha: float | None
-    alpha_source: str  # measured | perplexity | law
+    alpha_source: str  # measured | published | perplexity | anchored | law
     gamma: int
     speedup: float
-    speedup_range: tuple[float, float] | None  # alpha moved by its 95 % scatter around the law
+    speedup_range: (
+        tuple[float, float] | None
+    )  # at the ends of alpha's 95 % interval; None for a measured alpha
     ssd_gamma: int
     ssd_speedup: float
     pays: bool
@@ -138,9 +140,9 @@ def _rank_one(
     compatible = (
         None if tokenizer is None or candidate.tokenizer is None else candidate.tokenizer == tokenizer
     )
-    alpha, source = _alpha(candidate, laws, target, target_tokens, draft_tokens, target_perplexity)
+    alpha, half, source = _alpha(candidate, laws, target, target_tokens, draft_tokens, target_perplexity)
     notes = [] if compatible is not False else ["tokenizer differs from the target's"]
-    if candidate.tokens is None and source == "law":
+    if candidate.tokens is None and source in ("law", "anchored"):
         notes.append("training tokens unknown: those of the plan are assumed")
     if size >= target:
         notes.append("not smaller than the target")
@@ -155,12 +157,11 @@ def _rank_one(
     gamma, speedup = _best(cost, None, alpha, target, size)
     ssd_gamma, ssd_speedup = _best(cost, settings, alpha, target, size)
     spread = None
-    if source != "measured":
-        half = quantile95(None) * laws.residual_sd
+    if half is not None:
         ends = [min(max(alpha + sign * half, 1e-6), 1 - 1e-6) for sign in (-1, 1)]
         spread = (_best(cost, None, ends[0], target, size)[1], _best(cost, None, ends[1], target, size)[1])
         if gamma > 0 and spread[0] <= 1.0:
-            notes.append("may not pay: the scatter of the law reaches speed-up 1")
+            notes.append("may not pay: the interval of alpha reaches speed-up 1")
     pays = gamma > 0 and speedup > 1.0
     if not pays:
         notes.append("does not pay")
@@ -188,18 +189,23 @@ def _alpha(
     target_tokens: float,
     draft_tokens: float,
     y: float | None,
-) -> tuple[float, str]:
+) -> tuple[float, float | None, str]:
+    """Alpha, half of its 95 % interval (None: measured), and where it comes from."""
     if candidate.alpha is not None:
-        return candidate.alpha, "measured"
+        return candidate.alpha, None, "published" if candidate.published else "measured"
     if candidate.perplexity is not None:
         if y is None:
             raise PlanError(
                 f"{candidate.name} has a measured perplexity: the target's is needed too "
                 "(--target-perplexity)"
             )
-        return float(laws.acceptance.alpha(candidate.perplexity, y)), "perplexity"
+        alpha = float(laws.acceptance.alpha(candidate.perplexity, y))
+        return alpha, laws.scatter.half_width(candidate.perplexity, y), "perplexity"
     data = draft_tokens if candidate.tokens is None else candidate.tokens
-    return float(laws.alpha(target, target_tokens, candidate.parameters, data)), "law"
+    x, y = (
+        float(laws.loss.perplexity(*of)) for of in ((candidate.parameters, data), (target, target_tokens))
+    )
+    return float(laws.law.alpha(x, y)), laws.half_width(x, y), "anchored" if laws.anchors else "law"
 
 
 def _best(

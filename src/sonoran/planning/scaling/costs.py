@@ -98,15 +98,16 @@ class DraftLatency:
 class MeasuredCost:
     """Milliseconds measured on one machine. The target's size does not enter: its latency was measured.
 
-    Between measured drafts the latency is linear in the size; below the smallest it falls linearly to
-    ``floor_ms`` at size 0; above the largest the last slope is kept. ``branches`` is the number of rows of a
-    pass over the speculation cache.
+    Between measured drafts the latency is linear in the size, and beyond them the nearest line goes on; below the
+    smallest it leads to ``floor_ms`` at size 0 where that is given, and never below half the smallest draft's latency
+    where it is not. The latency of one draft alone says nothing about size: below its size it stays, above it grows
+    in proportion. ``branches`` is the number of rows of a pass over the speculation cache.
     """
 
     target: LatencyCurve
     drafts: tuple[DraftLatency, ...]
     branches: int = 8
-    floor_ms: float = 0.0
+    floor_ms: float | None = None
     sizes: tuple[float, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -123,6 +124,11 @@ class MeasuredCost:
         """Milliseconds."""
         return "ms"
 
+    @property
+    def knows_size(self) -> bool:
+        """Whether the measurements tell what a draft of another size costs."""
+        return len(self.drafts) > 1 or self.floor_ms is not None
+
     def verify(self, target: float, gamma: ArrayLike) -> Floats:
         """Milliseconds of one pass over gamma + 1 rows."""
         return _milliseconds(self.target, np.asarray(gamma, float) + 1.0)
@@ -130,13 +136,22 @@ class MeasuredCost:
     def _pass(self, draft: ArrayLike, rows: ArrayLike) -> Floats:
         by_draft = [_milliseconds(item.latency, rows) for item in self.drafts]
         size, *by_draft = np.broadcast_arrays(np.asarray(draft, float), *by_draft)
+        if not self.knows_size:
+            return np.asarray(by_draft[0] * np.maximum(1.0, size / self.sizes[0]))
         sizes = np.concatenate([[0.0], self.sizes])
-        known = np.stack([np.full(size.shape, self.floor_ms), *by_draft])
+        known = np.stack([self._at_zero(by_draft), *by_draft])
         index = np.clip(np.searchsorted(sizes, size) - 1, 0, len(sizes) - 2)
         low = np.take_along_axis(known, index[None], 0)[0]
         high = np.take_along_axis(known, index[None] + 1, 0)[0]
         share = (size - sizes[index]) / (sizes[index + 1] - sizes[index])
         return np.asarray(np.maximum(low + share * (high - low), 0.0))
+
+    def _at_zero(self, by_draft: list[Floats]) -> Floats:
+        """Where the line below the smallest draft ends."""
+        if self.floor_ms is not None:
+            return np.full(by_draft[0].shape, self.floor_ms)
+        slope = (by_draft[1] - by_draft[0]) / (self.sizes[1] - self.sizes[0])
+        return np.asarray(np.clip(by_draft[0] - slope * self.sizes[0], by_draft[0] / 2, by_draft[0]))
 
     def draft(self, target: float, draft: ArrayLike, gamma: ArrayLike) -> Floats:
         """Milliseconds of gamma passes over one row."""
@@ -171,10 +186,10 @@ def measured_cost_from_dict(value: Mapping[str, Any]) -> MeasuredCost:
         size = parameter_count(f"{where}: parameters", item["parameters"])
         drafts.append(DraftLatency(size, _latencies(item["milliseconds"], where)))
     branches = finite("latencies: branches", value.get("branches", 8))
-    floor = finite("latencies: floor_ms", value.get("floor_ms", 0.0))
-    if branches < 1 or branches != int(branches) or floor < 0:
+    floor = None if value.get("floor_ms") is None else finite("latencies: floor_ms", value["floor_ms"])
+    if branches < 1 or branches != int(branches) or (floor is not None and floor < 0):
         raise PlanError(
-            f"latencies: branches must be a whole number >= 1 and floor_ms >= 0, got {branches:g}, {floor:g}"
+            f"latencies: branches must be a whole number >= 1 and floor_ms >= 0, got {branches:g}, {floor}"
         )
     return MeasuredCost(_latencies(value["target"], "latencies: target"), tuple(drafts), int(branches), floor)
 

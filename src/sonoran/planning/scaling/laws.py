@@ -11,10 +11,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sonoran.errors import PlanError, nearest
-from sonoran.planning.scaling.acceptance import AcceptanceLaw, AcceptancePlane, PlaneFit, fit_plane
+from sonoran.planning.scaling.acceptance import AcceptanceLaw, AcceptancePlane, PlaneFit
 from sonoran.planning.scaling.loss import BESIROGLU, LossLaw, loss_law_from_dict
 from sonoran.planning.scaling.measurements import Measurement, measurement_to_dict, parse_measurements
 from sonoran.planning.scaling.quantities import finite
+from sonoran.planning.scaling.regression import quantile95
+from sonoran.planning.scaling.uncertainty import Scatter, Shifted, left_out_error, scatter
 from sonoran.theory.distributions import Floats
 
 LAWS_FORMAT = "sonoran-laws"
@@ -23,17 +25,49 @@ _KEYS = ("format", "version", "source", "loss", "plane", "quality", "range", "me
 
 
 @dataclass(frozen=True, slots=True)
+class Anchor:
+    """A measured pair: alpha of a draft (parameters, training tokens) for the plan's target."""
+
+    draft: float
+    draft_tokens: float
+    target: float
+    target_tokens: float
+    alpha: float
+
+
+@dataclass(frozen=True, slots=True)
 class Laws:
-    """Everything that predicts alpha from sizes and data, with the range in which it was fitted."""
+    """Everything that predicts alpha from sizes and data, with the range in which it was fitted.
+
+    With ``anchors`` the acceptance law is moved so that it meets them on average; ``anchored_sd`` is then the error
+    of alpha of another draft of that target.
+    """
 
     loss: LossLaw
     acceptance: AcceptanceLaw
     x_range: tuple[float, float]  # draft perplexities of the fit
     y_range: tuple[float, float]  # target perplexities of the fit
     r2: float
-    residual_sd: float  # scatter of a single pair around the law, in alpha
+    residual_sd: float  # of the fit, in alpha
+    scatter: Scatter
     measurements: tuple[Measurement, ...] = ()
     source: str = ""
+    anchors: tuple[Anchor, ...] = ()
+    anchored_sd: float | None = None
+
+    @property
+    def law(self) -> AcceptanceLaw:
+        """The acceptance law, moved through the anchors."""
+        if not self.anchors:
+            return self.acceptance
+        offsets = [
+            a.alpha
+            - self.acceptance.alpha(
+                self.loss.perplexity(a.draft, a.draft_tokens), self.loss.perplexity(a.target, a.target_tokens)
+            )
+            for a in self.anchors
+        ]
+        return Shifted(self.acceptance, np.mean(offsets, axis=0))
 
     def alpha(
         self, target: ArrayLike, target_tokens: ArrayLike, draft: ArrayLike, draft_tokens: ArrayLike
@@ -41,7 +75,13 @@ class Laws:
         """Acceptance rate for sizes in parameters and data in tokens; broadcasts, not clipped to (0, 1)."""
         x = self.loss.perplexity(draft, draft_tokens)
         y = self.loss.perplexity(target, target_tokens)
-        return self.acceptance.alpha(x, y)
+        return self.law.alpha(x, y)
+
+    def half_width(self, x: float, y: float) -> float:
+        """Half of the 95 % interval of alpha of one pair at the perplexities x (draft) and y (target)."""
+        if self.anchored_sd is not None:
+            return quantile95(self.scatter.dof) * self.anchored_sd
+        return self.scatter.half_width(x, y)
 
 
 def laws_from_fit(
@@ -50,16 +90,15 @@ def laws_from_fit(
     """Laws around a fitted plane."""
     regression = fit.regression
     return Laws(
-        loss, fit.plane, fit.x_range, fit.y_range, regression.r2, regression.residual_sd, measurements, source
-    )
-
-
-def fit_measurements(measurements: list[Measurement]) -> PlaneFit:
-    """Plane through measured pairs (see ``fit_plane``)."""
-    return fit_plane(
-        [point.x for point in measurements],
-        [point.y for point in measurements],
-        [point.alpha for point in measurements],
+        loss,
+        fit.plane,
+        fit.x_range,
+        fit.y_range,
+        regression.r2,
+        regression.residual_sd,
+        scatter(measurements, regression.residual_sd),
+        measurements,
+        source,
     )
 
 
@@ -85,24 +124,6 @@ def fit_warnings(fit: PlaneFit, measurements: list[Measurement]) -> list[str]:
     return warnings
 
 
-def left_out_error(measurements: list[Measurement]) -> float | None:
-    """Root mean square error of alpha on targets left out of the fit one at a time; None with fewer than
-    three.
-    """
-    targets = sorted({point.target for point in measurements})
-    if len(targets) < 3:
-        return None
-    errors: list[float] = []
-    for target in targets:
-        rest = [point for point in measurements if point.target != target]
-        try:
-            plane = fit_measurements(rest).plane
-        except PlanError:
-            return None
-        errors += [float(plane.alpha(p.x, p.y)) - p.alpha for p in measurements if p.target == target]
-    return float(np.sqrt(np.mean(np.square(errors))))
-
-
 def laws_to_dict(fit: PlaneFit, laws: Laws) -> dict[str, Any]:
     """The JSON document that ``laws_from_json`` reads."""
     regression = fit.regression
@@ -122,7 +143,7 @@ def laws_to_dict(fit: PlaneFit, laws: Laws) -> dict[str, Any]:
             "residual_sd": regression.residual_sd,
             "standard_errors": dict(zip(names, (float(v) for v in regression.standard_errors), strict=True)),
             "margins_95": dict(zip(names, (float(v) for v in regression.margins), strict=True)),
-            "left_out_target_error": left_out_error(list(laws.measurements)),
+            "left_out_target_error": left_out_error(laws.measurements),
         },
         "range": {"draft_perplexity": list(laws.x_range), "target_perplexity": list(laws.y_range)},
         "measurements": [measurement_to_dict(point) for point in laws.measurements],
@@ -166,6 +187,7 @@ def laws_from_json(text: str) -> Laws:
         spans[1],
         quality[0],
         quality[1],
+        scatter(points, quality[1]),
         tuple(points),
         str(value.get("source", "")),
     )

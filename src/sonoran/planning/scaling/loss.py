@@ -61,11 +61,20 @@ BESIROGLU = LossLaw(1.8172, 482.01, 2085.43, 0.3478, 0.3658)
 HOFFMANN = LossLaw(1.69, 406.4, 410.7, 0.34, 0.28)
 """Approach 3 of Hoffmann et al. (arXiv 2203.15556)."""
 
-NAMED = {"besiroglu": BESIROGLU, "hoffmann": HOFFMANN}
+CALIBRATED = LossLaw(
+    1.48126 * BESIROGLU.e - 0.51825,
+    1.48126 * BESIROGLU.a,
+    1.48126 * BESIROGLU.b,
+    BESIROGLU.nu,
+    BESIROGLU.delta,
+)
+"""Besiroglu's law rescaled to the 23 perplexities that SDSL measured: ln x = -0.51825 + 1.48126 L (R2 0.94)."""
+
+NAMED = {"besiroglu": BESIROGLU, "hoffmann": HOFFMANN, "calibrated": CALIBRATED}
 
 
 def parse_loss_law(text: str) -> LossLaw:
-    """Read ``besiroglu``, ``hoffmann`` or five numbers ``e,a,b,nu,delta``."""
+    """Read ``besiroglu``, ``hoffmann``, ``calibrated`` or five numbers ``e,a,b,nu,delta``."""
     key = text.strip().lower()
     if key in NAMED:
         return NAMED[key]

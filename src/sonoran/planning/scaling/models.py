@@ -6,15 +6,16 @@ import difflib
 import functools
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from typing import Any
 
 from sonoran.errors import PlanError
-from sonoran.planning.scaling.acceptance import PUBLISHED_PLANE
-from sonoran.planning.scaling.laws import Laws, fit_measurements
-from sonoran.planning.scaling.loss import BESIROGLU
+from sonoran.planning.scaling.acceptance import PUBLISHED_PLANE, fit_measurements
+from sonoran.planning.scaling.laws import Anchor, Laws
+from sonoran.planning.scaling.loss import BESIROGLU, CALIBRATED, LossLaw
 from sonoran.planning.scaling.measurements import Measurement, parse_measurements
+from sonoran.planning.scaling.uncertainty import anchored_error, scatter
 
 
 def data_text(name: str) -> str:
@@ -40,7 +41,7 @@ def published_measurements() -> tuple[Measurement, ...]:
 def published_laws() -> Laws:
     """The default laws: the plane as printed in Table 3, Besiroglu's losses, the paper's measurements."""
     points = published_measurements()
-    fit = fit_measurements(list(points))
+    fit = fit_measurements(points)
     return Laws(
         loss=BESIROGLU,
         acceptance=PUBLISHED_PLANE,
@@ -48,9 +49,50 @@ def published_laws() -> Laws:
         y_range=fit.y_range,
         r2=fit.regression.r2,
         residual_sd=fit.regression.residual_sd,
+        scatter=scatter(points, fit.regression.residual_sd),
         measurements=points,
         source="SDSL (arXiv 2603.11053), Table 3",
     )
+
+
+def published_size(name: str) -> tuple[float, float]:
+    """Parameters and training tokens of a model of the published measurements."""
+    tables = published_tables()
+    if name in tables["draft_parameters"]:
+        return tables["draft_parameters"][name], tables["draft_tokens"][name.rsplit("-", 1)[0]]
+    return tables["target_parameters"][name], tables["target_tokens_used"][name]
+
+
+@functools.cache
+def published_anchored_error(loss: LossLaw) -> float:
+    """Error of alpha on the published pairs, predicted from sizes by ``loss`` and shifted through one pair."""
+
+    def predict(point: Measurement) -> tuple[float, float]:
+        return (
+            float(loss.perplexity(*published_size(point.draft))),
+            float(loss.perplexity(*published_size(point.target))),
+        )
+
+    found = anchored_error(published_measurements(), predict)
+    assert found is not None  # 13 targets of 10 drafts
+    return found
+
+
+def anchored(laws: Laws, anchors: tuple[Anchor, ...]) -> Laws:
+    """Move the laws through measured pairs of one target.
+
+    How alpha changes from draft to draft then rests on the scale of the perplexities alone, so the default loss law
+    gives way to the one calibrated to measured perplexities. Laws of one's own keep theirs.
+    """
+    if not anchors:
+        return laws
+    published = laws.measurements == published_measurements()
+    loss = CALIBRATED if published and laws.loss == BESIROGLU else laws.loss
+    if published:
+        error: float | None = published_anchored_error(loss)
+    else:
+        error = anchored_error(laws.measurements, lambda point: (point.x, point.y))
+    return replace(laws, loss=loss, anchors=anchors, anchored_sd=laws.residual_sd if error is None else error)
 
 
 _SUFFIXES = re.compile(r"(-hf|-instruct|-chat|-it|-pt|-base)+$")
@@ -67,6 +109,7 @@ class KnownModel:
     tokens: int | None
     vocabulary: int  # rows of the output matrix, padding included
     context: int
+    layers: int
     tokenizer: str  # models with the same value can speculate for one another
     source: str
 
@@ -116,14 +159,23 @@ def find_model(text: str) -> KnownModel:
     )
 
 
+def published_alphas(target: KnownModel) -> dict[str, float]:
+    """Acceptance rates that SDSL measured for a target (HellaSwag), by the draft's key in the table."""
+    found = {}
+    for point in published_measurements():
+        if _plain(point.target) == _plain(target.key):
+            found[find_model(point.draft).key] = point.alpha
+    return found
+
+
 def drafts_for(target: KnownModel) -> tuple[KnownModel, ...]:
-    """Smaller models with the target's tokenizer, smallest first; code models only for code models."""
+    """Models of at most half the size with the target's tokenizer, smallest first; code models for code models."""
     code = "Coder" in target.family
     found = [
         model
         for model in known_models()
         if model.tokenizer == target.tokenizer
-        and model.parameters < target.parameters
+        and model.parameters * 2 <= target.parameters
         and ("Coder" in model.family) == code
     ]
     return tuple(sorted(found, key=lambda model: model.parameters))

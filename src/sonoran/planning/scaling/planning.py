@@ -2,29 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from sonoran.errors import PlanError
 from sonoran.planning.scaling.candidates import Candidate, Ranked, candidate_of, rank
-from sonoran.planning.scaling.costs import PUBLISHED_COST, CostModel
+from sonoran.planning.scaling.costs import PUBLISHED_COST, CostModel, MeasuredCost
+from sonoran.planning.scaling.estimate import alpha_from_means
 from sonoran.planning.scaling.hidden import HiddenDrafting, compare_hidden
-from sonoran.planning.scaling.laws import Laws
-from sonoran.planning.scaling.models import KnownModel, drafts_for, find_model, published_laws
+from sonoran.planning.scaling.laws import Anchor, Laws
+from sonoran.planning.scaling.models import (
+    KnownModel,
+    anchored,
+    drafts_for,
+    find_model,
+    published_alphas,
+    published_laws,
+)
 from sonoran.planning.scaling.notes import Note, cost_extrapolations, extrapolations
-from sonoran.planning.scaling.optimum import envelope, flat_range, optimal_sizes, smallest_draft
-from sonoran.planning.scaling.quantities import finite, format_count, parameter_count, token_count, within
+from sonoran.planning.scaling.optimum import envelope, flat_range, smallest_draft
+from sonoran.planning.scaling.quantities import (
+    finite,
+    format_count,
+    open_unit,
+    parameter_count,
+    token_count,
+    within,
+)
 from sonoran.planning.scaling.rates import SsdSettings, best_gamma, rates_by_size
-from sonoran.planning.scaling.regression import quantile95
-from sonoran.planning.scaling.sensitivity import Bootstrap, Variant, bootstrap_size, search_size, variants
+from sonoran.planning.scaling.sensitivity import Bootstrap, Variant, best_size, bootstrap_size, variants
 from sonoran.planning.scaling.size_law import LAW_RANGE, POWER_LAW, PUBLISHED_AFFINE
 from sonoran.planning.scaling.throughput import GAMMAS, optimal_gamma
 from sonoran.theory.distributions import Floats
 
 DEFAULT_TOKENS = 15e12
 """Assumed training data where none is given; a factor of ten changes N* by about 4 %."""
+
+
+TIE = 0.98
+"""Speed-ups closer than this share are told apart by nothing that is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +64,7 @@ class Optimum:
     within_1_percent: tuple[float, float]
     within_5_percent: tuple[float, float]
     interval: Bootstrap | None
-    alpha_range: tuple[float, float]  # 95 % scatter of a single pair around the law
+    alpha_range: tuple[float, float]  # 95 % interval of a single pair
     speedup_range: tuple[float, float]  # speed-up at those two, whole K chosen anew
 
 
@@ -93,6 +111,7 @@ def plan(
     hit_rate: float = 0.8,
     backup: str = "draft",
     target_perplexity: float | None = None,
+    measured: Mapping[str, float | str] | None = None,
     draws: int = 1000,
     seed: int = 0,
 ) -> Plan:
@@ -100,8 +119,10 @@ def plan(
 
     The target is ``target_params`` (parameters) with ``target_tokens`` (training tokens), or ``target``, a
     name of the built-in table. ``candidates`` are names of the table or Candidate objects; a named target
-    without candidates is ranked against the smaller models of its tokenizer. ``draws`` is the size of the
-    bootstrap (0: none).
+    without candidates is ranked against the smaller models of its tokenizer. ``measured`` maps drafts of the table
+    to what was measured of them with this target: alpha, or tokens per round at a K as text (``5.03@6``). They and
+    the candidates with an alpha move the acceptance law to this target. ``draws`` is the size of the bootstrap (0:
+    none).
 
     Raises PlanError for impossible input. Everything extrapolated or assumed is listed in ``notes``.
     """
@@ -117,22 +138,52 @@ def plan(
     d_draft = _tokens("draft", draft_tokens, d_target, notes)
     if target_perplexity is not None and finite("target_perplexity", target_perplexity) <= 1:
         raise PlanError(f"target_perplexity must be above 1, got {target_perplexity:g}")
-    entries = _candidates(candidates, model)
+    entries = _candidates(candidates, model, measured or {})
+    anchors = tuple(
+        Anchor(c.parameters, c.tokens or d_draft, m, d_target, c.alpha)
+        for c in entries
+        if c.alpha is not None
+    )
+    # Alpha depends on the text: what was published of this target serves only where nothing was measured.
+    known = published_alphas(model) if model and not anchors else {}
+    chosen = anchored(chosen, anchors)
+    if anchors:
+        notes.append(
+            Note(
+                "anchored",
+                f"alpha of all drafts is moved to {len(anchors)} measured pair{'s'[: len(anchors) > 1]} of this target",
+            )
+        )
     curve = throughput_curve(chosen, cost, m, d_target, d_draft)
     best = _optimum(chosen, cost, curve, m, d_target, d_draft, draws, seed)
     notes += extrapolations(chosen, m, d_target, best.parameters if best else None, d_draft)
     if best is not None:
         notes += cost_extrapolations(cost, best.parameters, best.num_speculative_tokens)
-    notes.append(
-        Note(
-            "scatter",
-            f"one plane for all models (R2 {chosen.r2:.2f}): alpha of a single pair scatters by "
-            f"+-{quantile95(None) * chosen.residual_sd:.2f} around it; measure alpha before deciding",
+    if best is not None:
+        half = chosen.half_width(best.draft_perplexity, best.target_perplexity)
+        known_by = "moved to this target" if anchors else f"for all models (R2 {chosen.r2:.2f})"
+        advice = "" if anchors else "; give what you measured of any draft of this target (--measured)"
+        notes.append(
+            Note(
+                "scatter",
+                f"one plane {known_by}: alpha of a pair lies within +-{half:.2f} of it in 95 %{advice}",
+            )
         )
-    )
+    if not _knows_size(cost):
+        notes.append(
+            Note(
+                "one_draft",
+                "the passes of one draft do not say what size costs, so no best size is given: measure a second "
+                "draft, or give floor_ms, the milliseconds of the smallest possible one",
+            )
+        )
+    entries = [
+        replace(c, alpha=known[c.name], published=True) if c.alpha is None and c.name in known else c
+        for c in entries
+    ]
     ranked = rank(
         entries,
-        chosen,
+        anchored(chosen, tuple(_anchor(name, alpha, m, d_target) for name, alpha in known.items())),
         cost,
         settings,
         m,
@@ -151,7 +202,7 @@ def plan(
         laws_source=chosen.source,
         optimum=best,
         rules=_rules(curve, m, best.parameters) if best else (),
-        variants=variants(chosen, m, d_target, d_draft) if best else (),
+        variants=variants(chosen, cost, m, d_target, d_draft) if best else (),
         hidden=compare_hidden(chosen, cost, settings, m, d_target, d_draft) if best else None,
         candidates=ranked,
         best_candidate=winner.name if winner else None,
@@ -165,18 +216,27 @@ def describe(answer: Plan) -> str:
     """The sentence that explains a plan."""
     best = answer.optimum
     if best is None:
-        text = f"For {answer.target}, the law finds no draft size that pays: decode without speculation."
-        return text + (
-            " None of the candidates pays." if answer.candidates and not answer.best_candidate else ""
-        )
-    sure = ""
+        if any(note.code == "one_draft" for note in answer.notes):
+            text = f"For {answer.target}, the passes of one draft give no best size."
+        else:
+            text = f"For {answer.target}, the law finds no draft size that pays: decode without speculation."
+        return text + _winner(answer)
+    sizes = [variant.parameters for variant in answer.variants] + [best.parameters]
+    between = f"{format_count(min(sizes))} to {format_count(max(sizes))} under other assumptions"
     if best.interval is not None:
-        sure = f" (95 %: {format_count(best.interval.low)} to {format_count(best.interval.high)})"
+        ends = (format_count(best.interval.low), format_count(best.interval.high))
+        between = f"{ends[0]} to {ends[1]} by the scatter of its data, {between}"
     low, high = best.within_1_percent
+    # Parameters read are no time: no launch, no depth, no bandwidth is in them.
+    over = (
+        "times plain decoding"
+        if answer.cost_unit == "ms"
+        else "times the tokens of plain decoding per parameter read (no measure of time)"
+    )
     text = (
         f"For {answer.target} trained on {format_count(answer.target_tokens)} tokens, the law puts the best draft "
-        f"at {format_count(best.parameters)} parameters{sure}, 1/{best.ratio:.0f} of the target. With "
-        f"K = {best.num_speculative_tokens} it predicts {best.integer_speedup:.2f} times plain decoding; "
+        f"at {format_count(best.parameters)} parameters ({between}), 1/{best.ratio:.0f} of the target. With "
+        f"K = {best.num_speculative_tokens} it predicts {best.integer_speedup:.2f} {over}; "
         f"any size from {format_count(low)} to {format_count(high)} stays within 1 % of that."
     )
     if answer.hidden is not None:
@@ -186,12 +246,25 @@ def describe(answer: Plan) -> str:
             f" If drafting hides behind verification (SSD, hit rate {rate}), the best draft is "
             f"{format_count(ssd.parameters)} and the prediction {ssd.speedup:.2f} times."
         )
-    if answer.candidates:
-        row = next((r for r in answer.candidates if r.name == answer.best_candidate), None)
-        if row is None:
-            return text + " None of the candidates pays."
-        text += f" Of the candidates, {row.name} comes first: {row.speedup:.2f} times with K = {row.gamma}."
-    return text
+    return text + _winner(answer)
+
+
+def _winner(answer: Plan) -> str:
+    """What the candidates come to, as the end of a sentence."""
+    if not answer.candidates:
+        return ""
+    first = next((r for r in answer.candidates if r.name == answer.best_candidate), None)
+    if first is None:
+        if all(r.compatible is False for r in answer.candidates):
+            return " None of the candidates can be used: their tokenizers differ from the target's."
+        return " None of the candidates pays."
+    text = f" Of the candidates, {first.name} comes first: {first.speedup:.2f} times with K = {first.gamma}"
+    rivals = [
+        r.name
+        for r in answer.candidates
+        if r is not first and r.pays and r.compatible is not False and r.speedup > TIE * first.speedup
+    ]
+    return text + (f" (as good as tied with {', '.join(rivals)})." if rivals else ".")
 
 
 def throughput_curve(
@@ -201,7 +274,7 @@ def throughput_curve(
     whole.
     """
     if cost == PUBLISHED_COST:
-        return lambda n: envelope(laws.loss, laws.acceptance, target, target_tokens, n, draft_tokens)
+        return lambda n: envelope(laws.loss, laws.law, target, target_tokens, n, draft_tokens)
     rate = rates_by_size(laws, cost, None, target, target_tokens, draft_tokens)
     return lambda n: rate(n[:, None], GAMMAS[None, :]).max(axis=1)
 
@@ -238,10 +311,48 @@ def _tokens(role: str, given: float | None, fallback: float | None, notes: list[
     return fallback
 
 
-def _candidates(given: Sequence[Candidate | str] | None, model: KnownModel | None) -> list[Candidate]:
+def _candidates(
+    given: Sequence[Candidate | str] | None, model: KnownModel | None, measured: Mapping[str, float | str]
+) -> list[Candidate]:
     if given is None:
-        return [candidate_of(draft) for draft in drafts_for(model)] if model else []
-    return [candidate_of(find_model(c)) if isinstance(c, str) else c for c in given]
+        entries = [candidate_of(draft) for draft in drafts_for(model)] if model else []
+    else:
+        entries = [candidate_of(find_model(c)) if isinstance(c, str) else c for c in given]
+    for name, value in measured.items():
+        place = next((i for i, c in enumerate(entries) if c.name == name), None)
+        entry = candidate_of(find_model(name)) if place is None else entries[place]
+        place = place if place is not None else next((i for i, c in enumerate(entries) if c == entry), None)
+        entry = replace(entry, alpha=measured_alpha(name, value))
+        if place is None:
+            entries.append(entry)
+        else:
+            entries[place] = entry
+    return entries
+
+
+def measured_alpha(name: str, value: float | str) -> float:
+    """Alpha from a number, or from tokens per round at a draft length: ``5.03@6``. Raises PlanError."""
+    if not isinstance(value, str) or "@" not in value:
+        return open_unit(f"measured {name}: alpha", value)  # type: ignore[arg-type]
+    tokens, _, length = value.partition("@")
+    k = within(f"measured {name}: K", finite(f"measured {name}: K", length), 1, 64)  # type: ignore[arg-type]
+    if k != int(k):
+        raise PlanError(f"measured {name}: K must be a whole number, got {length!r}")
+    mean = finite(f"measured {name}: tokens per round", tokens) - 1.0  # type: ignore[arg-type]
+    if not 0.0 < mean < k:
+        raise PlanError(
+            f"measured {name}: tokens per round at K = {k:g} lie between 1 and {k + 1:g}, got {tokens}"
+        )
+    return alpha_from_means({int(k): mean})
+
+
+def _anchor(draft: str, alpha: float, target: float, target_tokens: float) -> Anchor:
+    model = find_model(draft)
+    return Anchor(float(model.parameters), float(model.tokens or target_tokens), target, target_tokens, alpha)
+
+
+def _knows_size(cost: CostModel) -> bool:
+    return not isinstance(cost, MeasuredCost) or cost.knows_size
 
 
 def _optimum(
@@ -254,25 +365,25 @@ def _optimum(
     draws: int,
     seed: int,
 ) -> Optimum | None:
-    if cost == PUBLISHED_COST:
-        n = float(optimal_sizes(laws.loss, laws.acceptance, m, d_target, d_draft))
-    else:
-        n = search_size(laws, cost, m, d_target, d_draft)
+    if not _knows_size(cost):
+        return None
+    n = best_size(laws, cost, m, d_target, d_draft)
     plain = float(cost.verify(m, 0.0))
     if not np.isfinite(n) or float(curve(np.array([n]))[0]) * plain <= 1.0:
         return None
     alpha = float(laws.alpha(m, d_target, n, d_draft))
     k, best = best_gamma(cost, None, alpha, m, n)
     peak = float(curve(np.array([n]))[0])
-    half = quantile95(None) * laws.residual_sd
+    x, y = float(laws.loss.perplexity(n, d_draft)), float(laws.loss.perplexity(m, d_target))
+    half = laws.half_width(x, y)
     ends = (max(alpha - half, 1e-6), min(alpha + half, 1 - 1e-6))
     ranges = [flat_range(curve, n, float(smallest_draft(m)), m * (1 - 1e-9), share) for share in (0.99, 0.95)]
     return Optimum(
         parameters=n,
         ratio=m / n,
         alpha=alpha,
-        draft_perplexity=float(laws.loss.perplexity(n, d_draft)),
-        target_perplexity=float(laws.loss.perplexity(m, d_target)),
+        draft_perplexity=x,
+        target_perplexity=y,
         gamma=float(optimal_gamma(alpha, m, n)) if cost == PUBLISHED_COST else float(k),
         throughput=peak,
         speedup=peak * plain,

@@ -152,7 +152,7 @@ def _sizes(axes: Any, answer: Plan, laws: Laws, cost: CostModel) -> None:
     d_target, d_draft = answer.target_tokens, answer.draft_tokens
     axes.plot(
         targets,
-        optimal_sizes(laws.loss, laws.acceptance, targets, d_target, d_draft),
+        optimal_sizes(laws.loss, laws.law, targets, d_target, d_draft),
         color=CURVE,
         lw=2.2,
         zorder=3,

@@ -54,16 +54,18 @@ def ssd_rate(
 ) -> Floats:
     """Tokens per unit of cost of SSD (SSD paper, arXiv 2603.03251, Theorem 7, one sequence).
 
-    A hit costs max(verify, predraft). A miss either drafts just in time (verify + draft, as many tokens as a
-    hit) or takes one plain step of the target.
+    A round ends when verification and the building of the cache have both ended: max(verify, predraft). After a miss
+    the draft either works just in time (+ draft, as many tokens as a hit), or the round is a plain step of the target
+    beside the building of the next cache.
     """
     emitted, verify = tokens_per_round(alpha, gamma), cost.verify(target, gamma)
-    hit = np.maximum(verify, cost.predraft(target, draft, gamma))
+    build = cost.predraft(target, draft, gamma)
+    hit = np.maximum(verify, build)
     if settings.backup == "draft":
         miss_tokens: ArrayLike = emitted
-        miss = verify + cost.draft(target, draft, gamma)
+        miss = hit + cost.draft(target, draft, gamma)
     else:
-        miss_tokens, miss = 1.0, cost.verify(target, 0.0)
+        miss_tokens, miss = 1.0, np.maximum(cost.verify(target, 0.0), build)
     # The theorem counts in verifications of gamma + 1 rows; a plain step is shorter, so it may be the unit.
     unit = np.minimum(verify, miss)
     speedup = _batch_speedup(settings.hit_rate, emitted, miss_tokens, hit / unit, miss / unit - 1.0, 1)

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from sonoran.errors import PlanError
-from sonoran.planning.scaling.acceptance import CURVE_KINDS, fit_curve
-from sonoran.planning.scaling.laws import fit_measurements
+from sonoran.planning.scaling.acceptance import CURVE_KINDS, fit_curve, fit_measurements
 from sonoran.planning.scaling.models import published_laws, published_measurements, published_tables
 from sonoran.planning.scaling.optimum import envelope, optimal_sizes
 from sonoran.planning.scaling.size_law import fit_affine, fit_data_terms, optima_grid
@@ -134,8 +133,8 @@ def _optima(pairs: list[tuple[str, str]]) -> dict[tuple[str, str], tuple[float, 
     m = np.array([tables["target_parameters"][target] for target, _ in pairs], float)
     d_target = np.array([tables["target_tokens_used"][target] for target, _ in pairs], float)
     d_draft = np.array([tables["draft_tokens"][corpus] for _, corpus in pairs], float)
-    sizes = optimal_sizes(laws.loss, laws.acceptance, m, d_target, d_draft)
-    rates = envelope(laws.loss, laws.acceptance, m, d_target, sizes, d_draft)
+    sizes = optimal_sizes(laws.loss, laws.law, m, d_target, d_draft)
+    rates = envelope(laws.loss, laws.law, m, d_target, sizes, d_draft)
     values = zip(sizes.tolist(), rates.tolist(), strict=True)
     return dict(zip(pairs, values, strict=True))
 

@@ -8,19 +8,19 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sonoran.errors import PlanError
-from sonoran.planning.scaling.acceptance import AcceptanceLaw, AcceptancePlane, fit_log_plane
+from sonoran.planning.scaling.acceptance import (
+    AcceptanceLaw,
+    AcceptancePlane,
+    fit_log_plane,
+    fit_measurements,
+)
 from sonoran.planning.scaling.costs import PUBLISHED_COST, CostModel, ParameterCost
-from sonoran.planning.scaling.laws import Laws, fit_measurements
-from sonoran.planning.scaling.loss import BESIROGLU, HOFFMANN
+from sonoran.planning.scaling.laws import Laws
+from sonoran.planning.scaling.loss import BESIROGLU, CALIBRATED, HOFFMANN
 from sonoran.planning.scaling.measurements import Measurement
 from sonoran.planning.scaling.optimum import optimal_sizes, search, smallest_draft
 from sonoran.planning.scaling.rates import rates_by_size
 
-_COSTS: tuple[tuple[str, CostModel], ...] = (
-    ("whole draft lengths", ParameterCost()),
-    ("every drafted token adds 2 % to a verification", ParameterCost(verify_slope=0.02)),
-    ("every draft pass costs another 3 % of a target pass", ParameterCost(draft_floor=0.03)),
-)
 _SEARCHED_DRAWS = 200
 
 
@@ -32,19 +32,28 @@ class Variant:
     parameters: float
 
 
-def variants(laws: Laws, target: float, target_tokens: float, draft_tokens: float) -> tuple[Variant, ...]:
-    """N* with one assumption changed at a time: costs, loss constants, shape of alpha, subsets of the
-    measurements.
+def variants(
+    laws: Laws, cost: CostModel, target: float, target_tokens: float, draft_tokens: float
+) -> tuple[Variant, ...]:
+    """N* with one assumption of the plan changed at a time: its costs, its loss constants, the shape of alpha, the
+    measurements that it rests on.
 
     Variants that cannot be fitted or that give no optimum are left out.
     """
     found = [
-        Variant(name, search_size(laws, cost, target, target_tokens, draft_tokens)) for name, cost in _COSTS
+        Variant(name, search_size(laws, changed, target, target_tokens, draft_tokens))
+        for name, changed in _costs(cost)
     ]
-    for name, changed in _changed(laws):
-        size = optimal_sizes(changed.loss, changed.acceptance, target, target_tokens, draft_tokens)
-        found.append(Variant(name, float(size)))
+    for name, other in _changed(laws):
+        found.append(Variant(name, best_size(other, cost, target, target_tokens, draft_tokens)))
     return tuple(variant for variant in found if np.isfinite(variant.parameters))
+
+
+def best_size(laws: Laws, cost: CostModel, target: float, target_tokens: float, draft_tokens: float) -> float:
+    """N* in parameters: continuous gamma for the published cost, else whole; NaN when no draft is usable."""
+    if cost == PUBLISHED_COST:
+        return float(optimal_sizes(laws.loss, laws.law, target, target_tokens, draft_tokens))
+    return search_size(laws, cost, target, target_tokens, draft_tokens)
 
 
 def search_size(
@@ -60,9 +69,22 @@ def family(name: str) -> str:
     return name.rsplit("-", 1)[0]
 
 
+def _costs(cost: CostModel) -> Iterator[tuple[str, CostModel]]:
+    if not isinstance(cost, ParameterCost):
+        return
+    if cost == PUBLISHED_COST:
+        yield "whole draft lengths", cost
+    more, floor = cost.verify_slope + 0.02, cost.draft_floor + 0.03
+    yield "every drafted token adds 2 % to a verification", replace(cost, verify_slope=more)
+    yield "every draft pass costs another 3 % of a target pass", replace(cost, draft_floor=floor)
+
+
 def _changed(laws: Laws) -> Iterator[tuple[str, Laws]]:
     if laws.loss == BESIROGLU:
         yield "Hoffmann's loss constants", replace(laws, loss=HOFFMANN)
+        yield "loss law calibrated to measured perplexities", replace(laws, loss=CALIBRATED)
+    if laws.loss == CALIBRATED:
+        yield "loss law not calibrated", replace(laws, loss=BESIROGLU)
     for name, law in _refitted(laws.measurements):
         yield name, replace(laws, acceptance=law)
 
@@ -143,7 +165,8 @@ def bootstrap_size(
     if planes is None:
         return None
     if closed:
-        sizes = optimal_sizes(laws.loss, planes, target, target_tokens, draft_tokens)
+        law = replace(laws, acceptance=planes).law
+        sizes = optimal_sizes(laws.loss, law, target, target_tokens, draft_tokens)
     else:
         rows = zip(*(np.atleast_1d(v) for v in (planes.a, planes.b, planes.c)), strict=True)
         changed = (replace(laws, acceptance=AcceptancePlane(*(float(v) for v in row))) for row in rows)

@@ -61,7 +61,7 @@ def optima_grid(
     m = np.geomspace(*targets)
     d = np.geomspace(*tokens)
     target, draft_tokens, target_tokens = (v.ravel() for v in np.meshgrid(m, d, d, indexing="ij"))
-    draft = optimal_sizes(laws.loss, laws.acceptance, target, target_tokens, draft_tokens)
+    draft = optimal_sizes(laws.loss, laws.law, target, target_tokens, draft_tokens)
     return OptimaGrid(target, draft_tokens, target_tokens, draft)
 
 
