@@ -7,7 +7,7 @@ import contextlib
 import itertools
 import queue
 import weakref
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from numbers import Integral
 from pathlib import Path
 from typing import Any, cast
@@ -25,7 +25,7 @@ from sonoran.errors import ConfigError, SonoranError, shown
 from sonoran.models.opening import Reporting
 from sonoran.models.registry import DEFAULT_TARGET
 from sonoran.sampling.params import SamplingParams
-from sonoran.types import RequestOutput
+from sonoran.types import RequestDelta, RequestOutput, RoundEvent
 
 Prompt = str | Sequence[int]
 """A text, which is encoded with the model's special tokens, or token ids, which are taken as they are."""
@@ -232,6 +232,70 @@ class LLM:
             if not ended:
                 with contextlib.suppress(EngineClosedError):
                     self._runner.cancel(request.request_id)
+
+    def deltas(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Iterator[RequestDelta]:
+        """Like `stream`, but yield what each round added, and where its tokens came from (``SampleRound.origins``)."""
+        request = self._prepare(prompt, sampling_params)
+        news: queue.SimpleQueue[RequestDelta | SonoranError] = queue.SimpleQueue()
+        ended = False
+        try:
+            self._runner.submit_deltas(request, news.put)
+            while not ended:
+                item = news.get()
+                ended = isinstance(item, SonoranError) or item.finished
+                if isinstance(item, SonoranError):
+                    raise item
+                yield item
+        finally:
+            if not ended:
+                self._stop([request])
+
+    def prepare(
+        self, prompt: Prompt, sampling_params: SamplingParams | None = None, *, request_id: str | None = None
+    ) -> Request:
+        """Check a request and make it, without starting it: for `deltas_async`. May be called from any thread.
+
+        Raises ConfigError, CapacityError when it can never fit.
+        """
+        return self._prepare(prompt, sampling_params, request_id)
+
+    async def deltas_async(self, request: Request) -> AsyncIterator[RequestDelta]:
+        """Like `deltas`, for asyncio and a request that `prepare` made.
+
+        Cancelling the task or closing the iterator cancels the request. What a slow reader has not read yet is kept,
+        which is never more than the request generates.
+        """
+        news: asyncio.Queue[RequestDelta | SonoranError] = asyncio.Queue()
+        loop = asyncio.get_running_loop()
+
+        def listen(item: RequestDelta | SonoranError) -> None:
+            try:
+                loop.call_soon_threadsafe(news.put_nowait, item)
+            except RuntimeError:
+                if loop.is_closed():
+                    raise ReaderGoneError from None
+                raise
+
+        ended = False
+        try:
+            self._runner.submit_deltas(request, listen)
+            while not ended:
+                item = await news.get()
+                ended = isinstance(item, SonoranError) or item.finished
+                if isinstance(item, SonoranError):
+                    raise item
+                yield item
+        finally:
+            if not ended:
+                with contextlib.suppress(EngineClosedError):
+                    self._runner.cancel(request.request_id)
+
+    def observe(self, observer: Callable[[RoundEvent], None]) -> Callable[[], None]:
+        """Call a function in the engine's thread after every round from now on; return what ends that.
+
+        It must be quick, as the next round waits for it; one that raises is not called again.
+        """
+        return self._runner.observe(observer)
 
     def cancel(self, request_id: str) -> None:
         """End a request at the next safe point, from any thread; its reader gets reason "cancelled"."""

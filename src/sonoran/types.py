@@ -17,6 +17,9 @@ FinishReason = Literal["stop", "length", "cancelled"]
 Origin = Literal["primary", "draft", "ngram", "random", "none"]
 """Where a speculation came from: the cache (``primary``) or a backup (``draft`` is just in time)."""
 
+TokenOrigin = Literal["cache", "backup", "target"]
+"""Where a token came from: an accepted one from the speculation cache or from a backup, or the target's own."""
+
 
 class Outcome(NamedTuple):
     """Result of one verification: ``accepted`` draft tokens, then the ``bonus`` token of the target."""
@@ -55,4 +58,73 @@ class RequestOutput:
     prompt_token_ids: list[int]
     outputs: list[CompletionOutput]
     finished: bool
+    metrics: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SampleRound:
+    """One sample's part of a round. ``emitted`` ids are left after truncation; none while a prompt is read.
+
+    ``origin`` is that of the ``proposed`` tokens, "none" without any, ``before`` that of the speculation whose outcome
+    was looked up in a speculation cache, None when nothing was.
+    """
+
+    request_id: str
+    index: int
+    proposed: tuple[int, ...]
+    accepted: int
+    emitted: tuple[int, ...]
+    origin: Origin
+    before: Origin | None = None
+    num_prompt_tokens: int = 0  # of the prompt, that were run
+
+    @property
+    def origins(self) -> tuple[TokenOrigin, ...]:
+        """Where each emitted token came from."""
+        drafted: TokenOrigin = "cache" if self.origin == "primary" else "backup"
+        return tuple(drafted if i < self.accepted else "target" for i in range(len(self.emitted)))
+
+
+@dataclass(frozen=True, slots=True)
+class RoundEvent:
+    """A round of the engine: who took part, and seconds on ``time.perf_counter`` at which its parts began and ended.
+
+    ``hidden_s`` and ``exposed_s`` are the draft worker's (see DraftRound), None when no worker was asked.
+    """
+
+    samples: tuple[SampleRound, ...]
+    num_rows: int
+    begin_s: float
+    drafted_s: float  # the drafter has answered
+    packed_s: float  # the target's pass begins
+    ran_s: float
+    end_s: float
+    hidden_s: float | None = None
+    exposed_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SampleDelta:
+    """What is new of one generated text; ids, log-probabilities and text put together are those of the whole.
+
+    ``round`` says where the tokens came from; it is None when no round made the news (a cancellation).
+    """
+
+    index: int
+    token_ids: tuple[int, ...]
+    text: str
+    logprobs: tuple[TokenLogprob, ...] | None = None
+    finish_reason: FinishReason | None = None
+    stop_reason: int | str | None = None
+    round: SampleRound | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RequestDelta:
+    """What a round added to a request: the samples that have news. The last one is ``finished`` and has metrics."""
+
+    request_id: str
+    samples: tuple[SampleDelta, ...]
+    finished: bool
+    event: RoundEvent | None = None
     metrics: dict[str, Any] = field(default_factory=dict)

@@ -317,13 +317,13 @@ def read_answer(answer: Answer, item: Item, rule: Verification, target_vocab: in
     if not tokens:
         return EMPTY
     if rule == "coupled":
-        return Speculation(tuple(tokens))
+        return Speculation(tuple(tokens), origin=answer.origin)
     if len(answer.distributions) != len(tokens):
         raise WorkerError(f"{len(answer.distributions)} distributions for {len(tokens)} tokens")
     distributions = tuple(decode_distribution(q) for q in answer.distributions)
     for token, q in zip(tokens, distributions, strict=True):
         _check_distribution(q, token, target_vocab)
-    return Speculation(tuple(tokens), distributions)
+    return Speculation(tuple(tokens), distributions, answer.origin)
 
 
 def _check_distribution(q: ProposalDistribution, token: int, target_vocab: int) -> None:

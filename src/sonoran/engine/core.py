@@ -10,14 +10,14 @@ from sonoran.backends.base import Backend
 from sonoran.config import Verification
 from sonoran.engine.drafter import Drafter
 from sonoran.engine.kv import KVMemory
-from sonoran.engine.round import Share, count_round, draft_request, record_round, run_round
+from sonoran.engine.round import Share, count_round, draft_request, record_round, round_event, run_round
 from sonoran.engine.scheduler import Scheduler, Work
 from sonoran.engine.sequence import Intake, Limits, Request, Sequence, TextTokens
 from sonoran.engine.stats import EngineStats
 from sonoran.engine.trace import Span, SpanLog
 from sonoran.errors import ConfigError, SonoranError
 from sonoran.sampling.params import SamplingParams
-from sonoran.types import Outcome
+from sonoran.types import Outcome, RoundEvent
 
 
 class EngineCore:
@@ -52,6 +52,8 @@ class EngineCore:
         self.scheduler = Scheduler(self.kv, max_num_seqs, max_num_batched_tokens)
         self.stats = EngineStats()
         self.spans: SpanLog | None = None  # recorded while there is one
+        self.watched = False  # whether `event` is wanted
+        self.event: RoundEvent | None = None  # the last step's round; None when it was none, or failed
         self.requests: dict[str, Request] = {}
         self._eos_ids = tokenizer.eos_ids
         # Samples that wait until the first one of their request has read the prompt, to share its KV memory.
@@ -97,7 +99,7 @@ class EngineCore:
 
     def step(self) -> list[Request]:
         """Run one round; return the requests that have news, finished and failed ones included."""
-        begin = time.perf_counter()
+        begin, self.event = time.perf_counter(), None
         works = self.scheduler.schedule()
         self._start(works, begin)
         if not works:
@@ -113,6 +115,8 @@ class EngineCore:
         count_round(self.stats, result, end - begin)
         if self.spans is not None:
             record_round(self.spans, result, begin, end)
+        if self.watched:
+            self.event = round_event(result, end)
         return news
 
     def reset(self) -> list[Request]:

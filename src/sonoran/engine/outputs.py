@@ -1,12 +1,13 @@
-"""What a request returns: texts, and metrics with vLLM's names and definitions."""
+"""What a request returns: texts, whole or by what each round added, and metrics with vLLM's names and definitions."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from sonoran.engine.sequence import Request, Sequence
 from sonoran.engine.stats import CacheStats, SpeculationStats, Times
-from sonoran.types import CompletionOutput, RequestOutput
+from sonoran.types import CompletionOutput, RequestDelta, RequestOutput, RoundEvent, SampleDelta, SampleRound
 
 
 def request_output(request: Request, num_spec_tokens: int) -> RequestOutput:
@@ -20,6 +21,61 @@ def request_output(request: Request, num_spec_tokens: int) -> RequestOutput:
         finished=finished,
         metrics=request_metrics(request, num_spec_tokens) if finished else {},
     )
+
+
+@dataclass(slots=True)
+class Told:
+    """How much of a sample was told already."""
+
+    num_tokens: int = 0
+    num_logprobs: int = 0
+    num_characters: int = 0
+    finished: bool = False
+
+
+class DeltaReader:
+    """Tells of a request what is new since the last time."""
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._told = [Told(sequence.prompt_length) for sequence in request.sequences]
+
+    def read(self, event: RoundEvent | None, num_spec_tokens: int) -> RequestDelta:
+        """Return the news after a round, or, without one, after a cancellation; `num_spec_tokens` is the engine's K."""
+        request, finished = self._request, self._request.finished
+        rounds = {
+            sample.index: sample
+            for sample in (event.samples if event is not None else ())
+            if sample.request_id == request.request_id
+        }
+        news = (
+            self._sample(sequence, told, rounds.get(sequence.index))
+            for sequence, told in zip(request.sequences, self._told, strict=True)
+        )
+        return RequestDelta(
+            request.request_id,
+            tuple(sample for sample in news if sample is not None),
+            finished,
+            event,
+            request_metrics(request, num_spec_tokens) if finished else {},
+        )
+
+    def _sample(self, sequence: Sequence, told: Told, of_round: SampleRound | None) -> SampleDelta | None:
+        ended = sequence.finish_reason is not None
+        if told.finished or not (ended or len(sequence.tokens) > told.num_tokens):
+            return None
+        delta = SampleDelta(
+            sequence.index,
+            tuple(sequence.tokens[told.num_tokens :]),
+            sequence.text[told.num_characters :],
+            tuple(sequence.logprobs[told.num_logprobs :]) if sequence.params.logprobs is not None else None,
+            sequence.finish_reason,
+            sequence.stop.stop_reason,
+            of_round,
+        )
+        told.num_tokens, told.num_characters = len(sequence.tokens), len(sequence.text)
+        told.num_logprobs, told.finished = len(sequence.logprobs), ended
+        return delta
 
 
 def request_metrics(request: Request, num_spec_tokens: int) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from sonoran.engine.trace import SpanLog
 from sonoran.errors import SonoranError
 from sonoran.sampling.proposals import EMPTY, Speculation
 from sonoran.sampling.verification import Verified, verify
-from sonoran.types import FloatArray
+from sonoran.types import FloatArray, RoundEvent, SampleRound
 
 log = logging.getLogger(__name__)
 
@@ -172,6 +172,40 @@ def count_round(totals: EngineStats, result: RoundResult, round_s: float) -> Non
         if answer is not None:
             stats.cache.record_answer(answer, share.emitted)
             totals.cache.record_answer(answer, share.emitted)
+
+
+def round_event(result: RoundResult, end_s: float) -> RoundEvent:
+    """Return what listeners are told of a round that ended at `end_s`, after truncation."""
+    marks, draft = result.marks, result.draft
+    return RoundEvent(
+        tuple(_sample_round(share, draft) for share in result.shares),
+        result.num_rows,
+        marks.begin,
+        marks.drafted,
+        marks.packed,
+        marks.ran,
+        end_s,
+        draft.hidden_s if draft is not None else None,
+        draft.exposed_s if draft is not None else None,
+    )
+
+
+def _sample_round(share: Share, draft: DraftRound | None) -> SampleRound:
+    sequence, verified, proposed = share.work.sequence, share.verified, share.speculation.tokens
+    answer = draft.answers.get(sequence.id) if draft is not None else None
+    emitted, accepted = share.emitted, 0
+    if isinstance(verified, Verified):
+        accepted = verified.accepted
+    return SampleRound(
+        sequence.request_id,
+        sequence.index,
+        proposed,
+        accepted,
+        tuple(sequence.tokens[len(sequence.tokens) - emitted :]),
+        share.speculation.origin if proposed else "none",
+        answer.before if answer is not None else None,
+        share.work.count if len(sequence.tokens) - emitted == sequence.prompt_length else 0,
+    )
 
 
 def record_round(log: SpanLog, result: RoundResult, begin_s: float, end_s: float) -> None:

@@ -15,16 +15,22 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from sonoran.engine.core import EngineCore
-from sonoran.engine.outputs import request_output
+from sonoran.engine.outputs import DeltaReader, request_output
 from sonoran.engine.sequence import Request
 from sonoran.errors import SonoranError
-from sonoran.types import RequestOutput
+from sonoran.types import RequestDelta, RequestOutput, RoundEvent
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Listener = Callable[["RequestOutput | SonoranError"], None]
 """Called in the engine's thread with each news of a request; the last one is finished, or an error."""
+
+DeltaListener = Callable[["RequestDelta | SonoranError"], None]
+"""The same with what is new."""
+
+Observer = Callable[[RoundEvent], None]
+"""Called in the engine's thread after every round, before those who asked for it hear of their requests."""
 
 
 class EngineClosedError(SonoranError):
@@ -37,8 +43,9 @@ class ReaderGoneError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Subscription:
-    listener: Listener
+    listener: Callable[[Any], None]
     streaming: bool
+    deltas: DeltaReader | None = None
 
 
 class EngineThread:
@@ -51,6 +58,7 @@ class EngineThread:
         self.core = core
         self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._listeners: dict[str, _Subscription] = {}
+        self._observers: list[Observer] = []
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._closed = False
@@ -58,14 +66,30 @@ class EngineThread:
 
     def submit(self, request: Request, listener: Listener, *, streaming: bool) -> None:
         """Queue a prepared request. With `streaming`, the listener hears of every round, else of the end."""
+        self._submit(request, _Subscription(listener, streaming))
 
+    def submit_deltas(self, request: Request, listener: DeltaListener) -> None:
+        """Queue a prepared request whose listener hears what each round added."""
+        self._submit(request, _Subscription(listener, True, DeltaReader(request)))
+
+    def observe(self, observer: Observer) -> Callable[[], None]:
+        """Tell somebody of every round from now on; return what ends it. An observer that raises hears no more."""
+        self._send(lambda: self._observers.append(observer))
+
+        def end() -> None:
+            if observer in self._observers:
+                self._observers.remove(observer)
+
+        return lambda: self._send(end)
+
+    def _submit(self, request: Request, subscription: _Subscription) -> None:
         def start() -> None:
             try:
                 self.core.add(request)
             except SonoranError as error:
-                _deliver(request.request_id, listener, error)
+                _deliver(request.request_id, subscription.listener, error)
             else:
-                self._listeners[request.request_id] = _Subscription(listener, streaming)
+                self._listeners[request.request_id] = subscription
 
         self._send(start)
 
@@ -126,13 +150,16 @@ class EngineThread:
 
     def _run(self) -> None:
         while self._run_commands():
+            self.core.watched = bool(self._observers) or any(s.deltas for s in self._listeners.values())
             try:
                 news = self.core.step()
             except Exception as error:
                 self._fail_all(error)
                 continue
+            if self.core.event is not None:
+                self._tell_observers(self.core.event)
             for request in news:
-                self._notify(request)
+                self._notify(request, self.core.event)
         for request in self.core.reset():
             self._notify(request)
 
@@ -147,14 +174,31 @@ class EngineThread:
                 return False
             command()
 
-    def _notify(self, request: Request) -> None:
+    def _tell_observers(self, event: RoundEvent) -> None:
+        for observer in tuple(self._observers):
+            try:
+                observer(event)
+            except Exception as error:
+                log.warning("an observer of rounds failed, and hears no more: %s", error)
+                self._observers.remove(observer)
+
+    def _notify(self, request: Request, event: RoundEvent | None = None) -> None:
         ended = request.finished
         subscription = self._listeners.get(request.request_id)
         if subscription is None or not (ended or subscription.streaming):
             return
         if ended:
             del self._listeners[request.request_id]
-        news = request.error or request_output(request, self.core.num_speculative_tokens)
+        news: RequestDelta | RequestOutput | SonoranError
+        k = self.core.num_speculative_tokens
+        if request.error is not None:
+            news = request.error
+        elif subscription.deltas is not None:
+            news = subscription.deltas.read(event, k)
+            if not (news.samples or news.finished):
+                return
+        else:
+            news = request_output(request, k)
         if not _deliver(request.request_id, subscription.listener, news):
             # Nobody hears the rest, so it need not be computed.
             self._listeners.pop(request.request_id, None)
@@ -169,7 +213,9 @@ class EngineThread:
             self._notify(request)
 
 
-def _deliver(request_id: str, listener: Listener, news: RequestOutput | SonoranError) -> bool:
+def _deliver(
+    request_id: str, listener: Callable[[Any], None], news: RequestDelta | RequestOutput | SonoranError
+) -> bool:
     """Tell a listener; return whether it wants to hear more."""
     try:
         listener(news)

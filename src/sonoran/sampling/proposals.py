@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
 
 from sonoran.errors import ConfigError
-from sonoran.types import Float64Array, IntArray
+from sonoran.types import Float64Array, IntArray, Origin
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +68,13 @@ class Speculation:
     """Tokens to verify and, for the rejection rule, one distribution per token; the coupled rule needs none.
 
     A distribution must be the one that the token was really drawn from, given the tokens before it. Whether a drawn
-    token is sent must not depend on its value: dropping unlikely draws changes the distribution.
+    token is sent must not depend on its value: dropping unlikely draws changes the distribution. ``origin`` is for
+    reports.
     """
 
     tokens: tuple[int, ...] = ()
     distributions: tuple[ProposalDistribution, ...] = ()
+    origin: Origin = field(default="draft", compare=False)
 
     def __post_init__(self) -> None:
         if self.distributions and len(self.distributions) != len(self.tokens):
@@ -86,16 +88,16 @@ class Speculation:
     @staticmethod
     def chosen(tokens: Sequence[int]) -> Speculation:
         """Build from tokens that were chosen without chance (n-grams)."""
-        return Speculation(tuple(tokens), (PointMass(),) * len(tokens))
+        return Speculation(tuple(tokens), (PointMass(),) * len(tokens), "ngram")
 
     @staticmethod
     def uniform(tokens: Sequence[int], size: int) -> Speculation:
         """Build from tokens drawn uniformly from the ids below ``size``."""
-        return Speculation(tuple(tokens), (UniformDistribution(size),) * len(tokens))
+        return Speculation(tuple(tokens), (UniformDistribution(size),) * len(tokens), "random")
 
     def cut(self, length: int) -> Speculation:
         """Return the first ``length`` tokens with their distributions."""
-        return Speculation(self.tokens[:length], self.distributions[:length])
+        return Speculation(self.tokens[:length], self.distributions[:length], self.origin)
 
 
-EMPTY = Speculation()
+EMPTY = Speculation(origin="none")
