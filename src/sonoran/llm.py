@@ -305,6 +305,14 @@ class LLM:
         """Return totals since the model was loaded: tokens, rounds, times in seconds, speculation."""
         return self._runner.call(self._runner.core.statistics)
 
+    def snapshot(self) -> dict[str, Any]:
+        """Return what `statistics` does, less the draft worker's own counters, without waiting for a round to end."""
+        while True:
+            try:
+                return self._runner.core.statistics(ask_worker=False)
+            except RuntimeError:  # a dictionary has grown meanwhile
+                continue
+
     def start_trace(self, limit: int = MAX_SPANS) -> None:
         """Record what target and draft worker do from now on: the newest `limit` spans of each."""
         self._runner.call(lambda: self._runner.core.start_trace(limit))

@@ -51,7 +51,10 @@ class CompletionOutput:
 
 @dataclass(slots=True)
 class RequestOutput:
-    """What a request returns; when streaming, ``outputs`` hold everything generated so far."""
+    """What a request returns; when streaming, ``outputs`` hold everything generated so far.
+
+    ``prompt_logprobs``, if asked for, has an entry for each token of the prompt; the first one is None.
+    """
 
     request_id: str
     prompt: str | None
@@ -59,6 +62,7 @@ class RequestOutput:
     outputs: list[CompletionOutput]
     finished: bool
     metrics: dict[str, Any] = field(default_factory=dict)
+    prompt_logprobs: list[TokenLogprob | None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +125,14 @@ class SampleDelta:
 
 @dataclass(frozen=True, slots=True)
 class RequestDelta:
-    """What a round added to a request: the samples that have news. The last one is ``finished`` and has metrics."""
+    """What a round added to a request: the samples that have news. The last one is ``finished`` and has metrics.
+
+    ``prompt_logprobs``, if asked for, come with the first one.
+    """
 
     request_id: str
     samples: tuple[SampleDelta, ...]
     finished: bool
     event: RoundEvent | None = None
     metrics: dict[str, Any] = field(default_factory=dict)
+    prompt_logprobs: list[TokenLogprob | None] | None = None

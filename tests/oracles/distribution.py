@@ -18,6 +18,12 @@ def naive_distribution(logits, prefix, prompt_length, params, eos_ids=()):
     if len(output) < params.min_tokens:
         for token in (*params.stop_token_ids, *(() if params.ignore_eos else eos_ids)):
             values[token] = -math.inf
+    for ids in params.bad_word_ids:
+        if [*output, ids[-1]][-len(ids) :] == list(ids):
+            values[ids[-1]] = -math.inf
+    if params.allowed_token_ids is not None:
+        for token in set(values) - set(params.allowed_token_ids):
+            values[token] = -math.inf
     order = sorted(values, key=lambda token: (-values[token], token))
     order = [token for token in order if values[token] > -math.inf]
     if params.temperature == 0:

@@ -24,7 +24,15 @@ CASES = [
             {"min_p": 0.1},
             {"top_k": 9, "top_p": 0.7, "min_p": 0.02},
         ),
-        ({}, PENALTIES, {"logit_bias": {3: 4.0, 5: -100.0}, "min_tokens": 9, "stop_token_ids": (1,)}),
+        (
+            {},
+            PENALTIES,
+            {"logit_bias": {3: 4.0, 5: -100.0}, "min_tokens": 9, "stop_token_ids": (1,)},
+            {
+                "bad_word_ids": ((3,), *((i, j) for i in range(40) for j in range(0, 40, 3)), (0, 1, 2)),
+                "allowed_token_ids": range(1, 40, 2),
+            },
+        ),
     )
 ]
 

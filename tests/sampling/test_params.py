@@ -26,7 +26,7 @@ from sonoran.sampling.params import SamplingParams
         ({"top_k": 2**40}, "nearest is 2147483647"),
         ({"n": 20_000_000}, "n is 20000000; it must be from 1 to 1024; the nearest is 1024"),
         ({"max_token": 5}, "unknown sampling parameter 'max_token'; did you mean 'max_tokens'?"),
-        ({"skip_special_tokens": False}, "unknown sampling parameter 'skip_special_tokens'"),
+        ({"length_penalty": 2}, "unknown sampling parameter 'length_penalty'"),
         ({"temperature": True}, "must be a number"),
         ({"top_p": 0.0}, "top_p is 0"),
         ({"top_p": 1.2}, "nearest is 1"),

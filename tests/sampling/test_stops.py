@@ -37,6 +37,7 @@ def oracle(tokens, params, limit):
     for count, token in enumerate(tokens, 1):
         if count >= params.min_tokens and token in ends:
             is_eos = token in EOS and not params.ignore_eos
+            text += PIECES[token] if params.include_stop_str_in_output else ""
             return count, text, "stop", None if is_eos else token
         before = len(text)
         text += PIECES[token]
@@ -48,8 +49,8 @@ def oracle(tokens, params, limit):
                 if text.startswith(stop, begin) and begin + len(stop) > before
             ]
             if matches:
-                _, begin, stop = min(matches)
-                return count, text[:begin], "stop", stop
+                end, begin, stop = min(matches)
+                return count, text[: end if params.include_stop_str_in_output else begin], "stop", stop
         if count == limit:
             return count, text, "length", None
     return len(tokens), text, None, None
@@ -66,6 +67,7 @@ def requests(draw):
         stop=draw(stop_lists),
         stop_token_ids=draw(st.lists(st.sampled_from([4, 7, 8]), max_size=2)),
         ignore_eos=draw(st.booleans()),
+        include_stop_str_in_output=draw(st.booleans()),
         max_tokens=max_tokens,
         min_tokens=draw(st.integers(0, min(6, max_tokens or 6))),
     )

@@ -336,6 +336,7 @@ def _table(title: str, config: type) -> str:
 _KINDS = {
     int: "whole number", float: "number", str: "text", bool: "yes or no", tuple[int, ...]: "whole numbers",
     tuple[str, ...]: "texts", dict[int, float]: "numbers by token id",
+    tuple[tuple[int, ...], ...]: "lists of whole numbers",
 }  # fmt: skip
 
 

@@ -261,7 +261,7 @@ class NoDrafter:
     def check_invariants(self) -> None:
         """Nothing is held."""
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self, ask_worker: bool = True) -> dict[str, Any]:
         """Return why nothing is proposed."""
         return {"auto": {"num_speculative_tokens": 0, "reason": self.reason}}
 
@@ -348,14 +348,14 @@ class AdaptiveDrafter:
             raise RuntimeError(f"the adaptive drafter still holds sequences {sorted(self._proposed)}")
         self.inner.check_invariants()
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self, ask_worker: bool = True) -> dict[str, Any]:
         """Return the inner drafter's counters, and K, acceptance, switches and probes of the policy.
 
         ``least_chance`` is the one for a single sequence, where the draft follows it.
         """
         policy = self.policy
         return {
-            **self.inner.stats(),
+            **self.inner.stats(ask_worker),
             "auto": {
                 "num_speculative_tokens": policy.k,
                 "acceptance": policy.acceptance,

@@ -121,7 +121,7 @@ class ModelDrafter:
         if self._memories:
             raise RuntimeError(f"the draft still holds sequences {sorted(self._memories)}")
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self, ask_worker: bool = True) -> dict[str, Any]:
         """Return passes and rows of the draft model, and drafts that were given up for want of memory."""
         return {
             "num_passes": self._passes,
@@ -181,7 +181,7 @@ class ModelDrafter:
     def _extend(self, draft: _Draft, row: FloatArray) -> None:
         request = draft.request
         position = len(request.tokens) + len(draft.tokens)
-        prefix = request.tokens + draft.tokens if request.params.has_penalties else ()
+        prefix = request.tokens + draft.tokens if request.params.reads_prefix else ()
         token, q = draft_sample(
             request.params.verification,
             row[: self._width],

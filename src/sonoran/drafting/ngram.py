@@ -45,7 +45,7 @@ class NgramDrafter:
         if self._indexes:
             raise RuntimeError(f"the n-gram drafter still holds sequences {sorted(self._indexes)}")
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self, ask_worker: bool = True) -> dict[str, Any]:
         """Return how often something was looked up, and how often nothing was found."""
         return {"num_proposals": self._proposals, "num_empty": self._empty}
 

@@ -139,13 +139,13 @@ class SsdDrafter:
         if self._known:
             raise RuntimeError(f"the draft worker still holds sequences {sorted(self._known)}")
 
-    def stats(self) -> dict[str, Any]:
-        """Return faults, the state of the connection, and the worker's own counters if it answers."""
+    def stats(self, ask_worker: bool = True) -> dict[str, Any]:
+        """Return faults, the state of the connection, and the worker's own counters if it is asked and answers."""
         return {
             **asdict(self.faults),
             "given_up": self._patience.given_up,
             "connection": self.client.stats(),
-            "worker": self.client.worker_stats(),
+            **({"worker": self.client.worker_stats()} if ask_worker else {}),
         }
 
     def record(self, limit: int) -> list[Span] | None:

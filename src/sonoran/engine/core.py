@@ -145,15 +145,18 @@ class EngineCore:
             if self.drafter is not None:
                 self.drafter.check_invariants()
 
-    def statistics(self) -> dict[str, Any]:
-        """Return totals since the engine was made, and what it holds now."""
+    def statistics(self, ask_worker: bool = True) -> dict[str, Any]:
+        """Return totals since the engine was made, and what it holds now.
+
+        Without `ask_worker` it may be called from any thread, and the numbers may be of different moments.
+        """
         totals = self.stats.as_dict(self.num_speculative_tokens)
         totals["num_running"] = len(self.scheduler.running)
         totals["num_waiting"] = len(self.scheduler.waiting)
         totals["num_preemptions"] = self.scheduler.num_preemptions
         totals["kv_usage"] = self.kv.usage
         if self.drafter is not None:
-            totals["drafter"] = self.drafter.stats()
+            totals["drafter"] = self.drafter.stats(ask_worker)
         return totals
 
     def start_trace(self, limit: int) -> None:

@@ -98,8 +98,11 @@ class Drafter(Protocol):
         """Raise RuntimeError when memory of released sequences is still held."""
         ...
 
-    def stats(self) -> dict[str, Any]:
-        """Return counters of the drafter's own, for reports."""
+    def stats(self, ask_worker: bool = True) -> dict[str, Any]:
+        """Return counters of the drafter's own, for reports, and with `ask_worker` those of a worker.
+
+        Without, it may be called from any thread while the engine runs.
+        """
         ...
 
     def record(self, limit: int) -> list[Span] | None:

@@ -7,7 +7,15 @@ from typing import Any
 
 from sonoran.engine.sequence import Request, Sequence
 from sonoran.engine.stats import CacheStats, SpeculationStats, Times
-from sonoran.types import CompletionOutput, RequestDelta, RequestOutput, RoundEvent, SampleDelta, SampleRound
+from sonoran.types import (
+    CompletionOutput,
+    RequestDelta,
+    RequestOutput,
+    RoundEvent,
+    SampleDelta,
+    SampleRound,
+    TokenLogprob,
+)
 
 
 def request_output(request: Request, num_spec_tokens: int) -> RequestOutput:
@@ -20,7 +28,15 @@ def request_output(request: Request, num_spec_tokens: int) -> RequestOutput:
         outputs=[_completion(sequence) for sequence in request.sequences],
         finished=finished,
         metrics=request_metrics(request, num_spec_tokens) if finished else {},
+        prompt_logprobs=prompt_logprobs(request),
     )
+
+
+def prompt_logprobs(request: Request) -> list[TokenLogprob | None] | None:
+    """Return what was asked for of the prompt's tokens, None for the first one; None when nothing was."""
+    if request.params.prompt_logprobs is None:
+        return None
+    return [None, *request.sequences[0].prompt_logprobs]
 
 
 @dataclass(slots=True)
@@ -38,6 +54,7 @@ class DeltaReader:
 
     def __init__(self, request: Request) -> None:
         self._request = request
+        self._first = True
         self._told = [Told(sequence.prompt_length) for sequence in request.sequences]
 
     def read(self, event: RoundEvent | None, num_spec_tokens: int) -> RequestDelta:
@@ -58,7 +75,13 @@ class DeltaReader:
             finished,
             event,
             request_metrics(request, num_spec_tokens) if finished else {},
+            self._prompt_logprobs(),
         )
+
+    def _prompt_logprobs(self) -> list[TokenLogprob | None] | None:
+        """Return those of the prompt, with the first news."""
+        first, self._first = self._first, False
+        return prompt_logprobs(self._request) if first else None
 
     def _sample(self, sequence: Sequence, told: Told, of_round: SampleRound | None) -> SampleDelta | None:
         ended = sequence.finish_reason is not None

@@ -15,11 +15,12 @@ from sonoran.backends.base import Backend
 from sonoran.backends.rows import TrunkPart, trunk_rows
 from sonoran.engine.drafter import CachingDrafter, Drafter, DraftRequest, DraftRound
 from sonoran.engine.scheduler import Work
+from sonoran.engine.sequence import Sequence as Generated
 from sonoran.engine.stats import EngineStats, Times
 from sonoran.engine.trace import SpanLog
 from sonoran.errors import SonoranError
 from sonoran.sampling.proposals import EMPTY, Speculation
-from sonoran.sampling.verification import Verified, verify
+from sonoran.sampling.verification import Verified, token_logprob, verify
 from sonoran.types import FloatArray, RoundEvent, SampleRound
 
 log = logging.getLogger(__name__)
@@ -77,8 +78,11 @@ def run_round(
     shares, first = [], 0
     for work, speculation, part in zip(works, speculations, parts, strict=True):
         last = first + part.num_logits
-        verified = _verify(work, speculation, logits[first:last], eos_ids) if part.num_logits else None
+        own = 1 + len(speculation) if work.reaches_end else 0
+        verified = _verify(work, speculation, logits[last - own : last], eos_ids) if own else None
         shares.append(Share(work, speculation, verified))
+        if work.sequence.wants_prompt_logprobs:
+            _read_prompt(work.sequence, logits[first:last])
         first = last
     marks = Marks(begin, drafted, packed, ran, time.perf_counter())
     draft = None
@@ -123,6 +127,8 @@ def _trunk_part(work: Work, speculation: Speculation) -> TrunkPart:
     sequence = work.sequence
     tokens, start, table = sequence.tokens, sequence.computed, sequence.table.blocks
     span = tokens[start : start + work.count]
+    if sequence.wants_prompt_logprobs:
+        return TrunkPart(span, start, len(span), table)
     if not work.reaches_end:
         return TrunkPart(span, start, 0, table)
     return TrunkPart([*span, *speculation.tokens], start, 1 + len(speculation), table)
@@ -145,6 +151,15 @@ def _verify(
         )
     except SonoranError as error:
         return error
+
+
+def _read_prompt(sequence: Generated, logits: FloatArray) -> None:
+    """Find the log-probabilities of the prompt's next tokens; row i follows the token at ``computed + i``."""
+    known = sequence.prompt_logprobs
+    for position, row in enumerate(logits, sequence.computed + 1):
+        # A sequence that was preempted reads what it has read once more.
+        if len(known) + 1 == position < sequence.prompt_length:
+            known.append(token_logprob(row, sequence.tokens[position], sequence.params.prompt_logprobs or 0))
 
 
 def count_round(totals: EngineStats, result: RoundResult, round_s: float) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from sonoran.engine.kv import KVMemory
+from sonoran.engine.kv import BlockTable, KVMemory
 from sonoran.engine.sequence import Sequence
 
 
@@ -135,7 +135,8 @@ class Scheduler:
                 return False
             table = shared
         else:
-            found = self.kv.match(sequence.tokens)
+            # What is in memory already gives no logits any more.
+            found = BlockTable() if sequence.wants_prompt_logprobs else self.kv.match(sequence.tokens)
             if self.kv.shortfall(found, length) + margin > 0:
                 return False
             table = self.kv.open(found)

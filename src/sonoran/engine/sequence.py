@@ -42,6 +42,7 @@ class Sequence:
     num_preemptions: int = 0
     text: str = ""  # what may be shown; never taken back
     logprobs: list[TokenLogprob] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprob] = field(default_factory=list)  # of its tokens but the first
     stats: SequenceStats = field(default_factory=SequenceStats)
 
     @property
@@ -58,6 +59,15 @@ class Sequence:
     def finish_reason(self) -> FinishReason | None:
         """Why it ended, or None."""
         return self.stop.finish_reason
+
+    @property
+    def wants_prompt_logprobs(self) -> bool:
+        """Whether log-probabilities of the prompt are still to be found; the first sample finds them for all."""
+        return (
+            self.params.prompt_logprobs is not None
+            and self.index == 0
+            and len(self.prompt_logprobs) < self.prompt_length - 1
+        )
 
     def wanted_speculation(self) -> int:
         """Return K for the next round: what was asked for, cut to the room in both contexts and the tokens
@@ -109,6 +119,10 @@ class TextTokens(Protocol):
     @property
     def eos_ids(self) -> tuple[int, ...]:
         """Tokens that end a generation."""
+        ...
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Return the token ids of a text."""
         ...
 
     def detokenizer(self, skip_special_tokens: bool = True, continuation: bool = False) -> Detokenizer:
@@ -176,8 +190,12 @@ class Intake:
             params = replace(params, verification="rejection")
         # The text of a special token is never seen, so that it could not stop anything there; the token does.
         named = tuple(i for i in map(self._tokenizer.special_token_id, params.stop) if i is not None)
-        if named:
+        if named and params.skip_special_tokens:
             params = replace(params, stop_token_ids=(*params.stop_token_ids, *named))
+        if params.bad_words:
+            params = replace(
+                params, bad_words=(), bad_word_ids=(*params.bad_word_ids, *self._bad_words(params))
+            )
         seed = params.seed if params.seed is not None else self._random.getrandbits(63)
         sequences: list[Sequence] = []
         for index in range(params.n):
@@ -185,6 +203,18 @@ class Intake:
                 self._sequence(request_id, tokens, params, derive_seed(seed, index), index, sequences)
             )
         return Request(request_id, prompt, tokens, params, seed, time.perf_counter(), sequences)
+
+    def _bad_words(self, params: SamplingParams) -> list[tuple[int, ...]]:
+        """Return bad words as token ids: as a text begins with them, and after a space, like vLLM."""
+        found: list[tuple[int, ...]] = []
+        for word in params.bad_words:
+            bare = self._tokenizer.encode(word.lstrip(), add_special_tokens=False)
+            spaced = self._tokenizer.encode(" " + word.lstrip(), add_special_tokens=False)
+            found += [tuple(bare)] if bare else []
+            # A space that is a token of its own is no part of the word.
+            if spaced and len(spaced) == len(bare) and spaced[0] != bare[0]:
+                found.append(tuple(spaced))
+        return found
 
     def _sequence(
         self,
@@ -200,7 +230,7 @@ class Intake:
         if params.num_speculative_tokens is not None:
             speculation = min(speculation, params.num_speculative_tokens)
         room = limits.max_model_len - len(tokens)
-        detokenizer = self._tokenizer.detokenizer(continuation=True)
+        detokenizer = self._tokenizer.detokenizer(params.skip_special_tokens, continuation=True)
         return Sequence(
             request_id=request_id,
             index=index,

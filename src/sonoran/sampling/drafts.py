@@ -34,7 +34,7 @@ def draft_sample(
 
     Coupled: the token that the draft itself would emit under the request's noise; no distribution. Rejection: a draw
     from the leading 256 tokens of the draft's distribution, which is returned as it was sampled. ``prefix_ids`` is read
-    only when ``params.has_penalties``.
+    only when ``params.reads_prefix``.
     """
     row = adjust(logits, prefix_ids, prompt_length, params, eos_ids, position)
     if params.greedy:

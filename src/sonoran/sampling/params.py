@@ -30,9 +30,10 @@ class SamplingParams:
     tokens. ``stop`` cuts the text before the stop string, and the name of a special token stops at that
     token; ``stop_token_ids`` end like end-of-sequence tokens, also with ``ignore_eos``. ``logprobs`` n asks
     for the log-probability of each token and of the n most likely ones, under the model, before any parameter
-    here is applied. ``repetition_penalty`` looks at prompt and output, ``presence_penalty`` and
-    ``frequency_penalty`` at the output. ``n`` texts, at most 1024, are generated, each with a seed derived
-    from ``seed``.
+    here is applied; ``prompt_logprobs`` the same for the prompt. ``bad_words`` are kept from being completed as the
+    tokenizer writes them, at the beginning of a text and after a space, ``bad_word_ids`` as they are.
+    ``repetition_penalty`` looks at prompt and output, ``presence_penalty`` and ``frequency_penalty`` at the output.
+    ``n`` texts, at most 1024, are generated, each with a seed derived from ``seed``.
 
     ``speculative`` False, or ``num_speculative_tokens`` 0, turns speculation off for this request; a positive
     ``num_speculative_tokens`` lowers K for it. ``verification`` names the rule (see docs/exactness.md).
@@ -63,6 +64,20 @@ class SamplingParams:
     repetition_penalty: float = option(1.0, "Sampling", "Divide the logits of what occurred.")
     logit_bias: dict[int, float] = option(
         {}, "Sampling", "Added to the logits, by token id, -100 to 100.", flags=()
+    )
+    include_stop_str_in_output: bool = option(
+        False, "Sampling", "Keep the stop string, or the text of the stop token, at the end.", flags=()
+    )
+    skip_special_tokens: bool = option(True, "Sampling", "Leave special tokens out of the text.", flags=())
+    bad_words: tuple[str, ...] = option((), "Sampling", "Texts that must not be generated.", flags=())
+    bad_word_ids: tuple[tuple[int, ...], ...] = option(
+        (), "Sampling", "The same as sequences of token ids.", flags=()
+    )
+    allowed_token_ids: tuple[int, ...] | None = option(
+        None, "Sampling", "The only tokens that may be generated.", flags=()
+    )
+    prompt_logprobs: int | None = option(
+        None, "Sampling", "The same for the tokens of the prompt, which is then read afresh.", flags=()
     )
     n: int = option(1, "Sampling", "Texts to generate.", flags=())
     speculative: bool = option(True, "Sampling", "Whether this request may speculate.", flags=())
@@ -115,7 +130,15 @@ class SamplingParams:
         _number(self, "repetition_penalty", 0.01, 100.0)
         _set(self, "logit_bias", _bias(self.logit_bias))
         _integer(self, "n", 1, MAX_N)
-        for name in ("ignore_eos", "speculative"):
+        _set(self, "bad_words", _strings("bad_words", self.bad_words))
+        _set(self, "bad_word_ids", _sequences("bad_word_ids", self.bad_word_ids))
+        if self.allowed_token_ids is not None:
+            _set(self, "allowed_token_ids", _token_ids("allowed_token_ids", self.allowed_token_ids))
+            if not self.allowed_token_ids:
+                raise ConfigError("allowed_token_ids is empty; name at least one token, or leave it out")
+        if self.prompt_logprobs is not None:
+            _integer(self, "prompt_logprobs", 0, MAX_LOGPROBS)
+        for name in ("ignore_eos", "speculative", "include_stop_str_in_output", "skip_special_tokens"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"{name} is {shown(getattr(self, name))}; it must be true or false")
         if self.num_speculative_tokens is not None:
@@ -136,7 +159,13 @@ class SamplingParams:
 
     def check_vocabulary(self, vocab_size: int) -> None:
         """Raise ConfigError when a token id named here is not below ``vocab_size``."""
-        for name, ids in (("stop_token_ids", self.stop_token_ids), ("logit_bias", self.logit_bias)):
+        named: tuple[tuple[str, Iterable[int]], ...] = (
+            ("stop_token_ids", self.stop_token_ids),
+            ("logit_bias", self.logit_bias),
+            ("allowed_token_ids", self.allowed_token_ids or ()),
+            *(("bad_word_ids", ids) for ids in self.bad_word_ids),
+        )
+        for name, ids in named:
             for token in ids:
                 if token >= vocab_size:
                     raise ConfigError(f"{name} names token {token}; the largest token id is {vocab_size - 1}")
@@ -148,8 +177,13 @@ class SamplingParams:
 
     @property
     def has_penalties(self) -> bool:
-        """Whether the distribution depends on which tokens came before."""
+        """Whether what is added to the logits depends on which tokens came before."""
         return self.repetition_penalty != 1.0 or self.presence_penalty != 0.0 or self.frequency_penalty != 0.0
+
+    @property
+    def reads_prefix(self) -> bool:
+        """Whether the distribution depends on which tokens came before."""
+        return self.has_penalties or any(len(ids) > 1 for ids in self.bad_word_ids)
 
 
 def _set(params: SamplingParams, name: str, value: object) -> None:
@@ -223,6 +257,17 @@ def _token_ids(name: str, value: object) -> tuple[int, ...]:
         raise ConfigError(f"{name} is {shown(value)}; it must be a list of token ids")
     ids = tuple(value)
     return tuple(_as_integer(f"an entry of {name}", token, 0) for token in ids)
+
+
+def _sequences(name: str, value: object) -> tuple[tuple[int, ...], ...]:
+    if value is None:
+        return ()
+    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+        raise ConfigError(f"{name} is {shown(value)}; it must be a list of lists of token ids")
+    sequences = tuple(_token_ids(f"an entry of {name}", ids) for ids in value)
+    if not all(sequences):
+        raise ConfigError(f"{name} has an empty entry; every one must name at least one token")
+    return sequences
 
 
 def _bias(value: object) -> dict[int, float]:

@@ -39,7 +39,8 @@ class StopChecker:
     Per token, in this order: a token that ends the request (``finish_reason`` "stop"; ``stop_reason`` None
     for an end-of-sequence token, the id for one of ``stop_token_ids``) is kept as an id but adds no text; a
     stop string ends the request at the token that completes it and cuts the text before it (``stop_reason``
-    is the string); the last token allowed ends with "length". Of several stop strings the one completed first
+    is the string); the last token allowed ends with "length". With ``include_stop_str_in_output`` the text of the token
+    and the stop string stay. Of several stop strings the one completed first
     counts, then the longest. Before ``min_tokens`` tokens neither end tokens nor stop strings end anything.
 
     ``limit`` is the number of tokens there is room for; ``max_tokens`` may be lower. Text that could still
@@ -94,7 +95,8 @@ class StopChecker:
         may_stop = self.count >= self._params.min_tokens
         if may_stop and token in self._end_tokens:
             eos = token in self._eos_ids and not self._params.ignore_eos
-            self._end("stop", None if eos else token, self._held + self._detokenizer.flush())
+            text = self._detokenizer.push(token) if self._params.include_stop_str_in_output else ""
+            self._end("stop", None if eos else token, self._held + text + self._detokenizer.flush())
             return
         text = self._held + self._detokenizer.push(token)
         at_limit = self.count >= self.limit
@@ -104,7 +106,8 @@ class StopChecker:
         match = first_stop(text, self._params.stop, len(self._held)) if may_stop else None
         if match is not None:
             begin, stop = match
-            self._end("stop", stop, text[:begin])
+            kept = len(stop) if self._params.include_stop_str_in_output else 0
+            self._end("stop", stop, text[: begin + kept])
         elif at_limit:
             self._end("length", None, text)
         else:

@@ -104,7 +104,7 @@ def _adjust_row(
     eos_ids: Sequence[int],
 ) -> FloatArray:
     position = len(prefix_ids) + len(tokens)
-    if params.has_penalties and tokens:
+    if params.reads_prefix and tokens:
         prefix_ids = np.concatenate([np.asarray(prefix_ids, np.int32), np.asarray(tokens, np.int32)])
     return adjust(row, prefix_ids, prompt_length, params, eos_ids, position)
 

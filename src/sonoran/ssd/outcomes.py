@@ -230,7 +230,7 @@ def bonus_rank(ranked: Sequence[Sequence[int]], sent: Sequence[int], outcome: Ou
 
 def _prefix(prefix_ids: TokenIds, sent: Sequence[int], params: SamplingParams) -> TokenIds:
     """Return what precedes a position; only penalties look at it."""
-    if not (params.has_penalties and len(sent)):
+    if not (params.reads_prefix and len(sent)):
         return prefix_ids
     return np.concatenate([np.asarray(prefix_ids, np.int32), np.asarray(sent, np.int32)])
 

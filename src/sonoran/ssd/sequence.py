@@ -97,7 +97,7 @@ class DraftSequence:
         ``saguaro_c`` is below 1.
         """
         position = len(self.tokens) + len(drafted)
-        prefix: np.ndarray | list[int] = [*self.tokens, *drafted] if self.params.has_penalties else []
+        prefix: np.ndarray | list[int] = [*self.tokens, *drafted] if self.params.reads_prefix else []
         if saguaro_c < 1.0 and self.rule == "rejection" and not self.params.greedy:
             return saguaro_sample(
                 row, prefix, self.prompt_length, self.params, self.seed, position, fan_out, saguaro_c, eos_ids
