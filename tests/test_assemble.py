@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sonoran.assemble import plan_memory
+from sonoran.backends import load
 from sonoran.config import EngineConfig
 from sonoran.errors import CompatibilityError, ConfigError, ModelError
 from sonoran.llm import LLM
@@ -128,6 +130,18 @@ def test_memory_follows_from_what_is_asked(models: dict[str, Path]) -> None:
     assert plan_memory(config, EngineConfig(kv_cache_bytes=7 * per_block + 1)) == (112, 7)
     with pytest.raises(ConfigError, match=f"one block of 16 tokens takes {per_block}"):
         plan_memory(config, EngineConfig(kv_cache_bytes=1000))
+
+
+def test_the_default_context_is_what_the_model_was_trained_for_and_memory_allows(
+    models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = replace(open_with_tokenizer(models["target"]).file.config, max_position=32768)
+    one = EngineConfig(max_num_seqs=1)
+    per_token = config.num_layers * 2 * config.num_kv_heads * 64 * 2
+    for free, length in ((10**12, 32768), (4 * per_token * 10_000, 10_000), (1000, 4096)):
+        monkeypatch.setattr(load, "available_memory", lambda free=free: free)
+        assert plan_memory(config, one) == (length, length // 16)
+    assert plan_memory(config, EngineConfig(max_model_len=20_000, max_num_seqs=1)) == (20_000, 1250)
 
 
 @pytest.mark.parametrize(

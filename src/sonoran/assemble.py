@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sonoran.backends.base import Backend
-from sonoran.backends.load import kv_blocks_in, load_backend
+from sonoran.backends.load import free_kv_blocks, kv_blocks_in, load_backend
 from sonoran.backends.placement import split_cores
 from sonoran.config import EngineConfig, SpeculativeConfig, WorkerConfig
 from sonoran.drafting.model import ModelDrafter
@@ -27,8 +27,11 @@ from sonoran.worker.process import Local
 
 log = logging.getLogger(__name__)
 
-DEFAULT_CONTEXT = 4096
-"""Longest sequence unless asked for otherwise; models trained for more would take much memory."""
+LEAST_CONTEXT = 4096
+"""Longest sequence, at least, of a model trained for so many, whatever memory is free."""
+
+KV_SHARE = 4
+"""One part in so many of the free memory may become keys and values. Pages are touched only when used."""
 
 DEFAULT_TOKENS_PER_SEQUENCE = 512
 """KV memory unless asked for otherwise, per sequence that may run at once."""
@@ -211,16 +214,19 @@ def make_engine(models: Models) -> EngineCore:
 
 
 def plan_memory(model: ModelConfig, config: EngineConfig) -> tuple[int, int]:
-    """Return the longest sequence, in tokens, and the number of KV blocks."""
+    """Return the longest sequence, in tokens, and the number of KV blocks.
+
+    Unless asked for otherwise a sequence is as long as the model was trained for, or as a share of the free memory holds.
+    """
     size = config.block_size
     blocks = config.num_kv_blocks
     if config.kv_cache_bytes is not None:
         blocks = kv_blocks_in(config.kv_cache_bytes, model, size)
     length = config.max_model_len
     if length is None:
-        length = min(model.max_position, DEFAULT_CONTEXT)
-        if blocks is not None:
-            length = min(length, blocks * size)
+        held = blocks if blocks is not None else free_kv_blocks(model, size, KV_SHARE)
+        least = LEAST_CONTEXT if blocks is None else 0
+        length = min(model.max_position, max(least, held * size))
     if blocks is None:
         blocks = -(-max(length, config.max_num_seqs * DEFAULT_TOKENS_PER_SEQUENCE) // size)
     return length, blocks

@@ -78,7 +78,9 @@ class EngineConfig:
     """How much the engine may hold and do at once. Lengths are in tokens."""
 
     max_model_len: int | None = option(
-        None, "Machine", "Tokens of prompt and output together; default: what the model and KV memory allow."
+        None,
+        "Machine",
+        "Tokens of prompt and output together; default: what the model was trained for, within a quarter of free memory.",
     )
     max_num_seqs: int = option(16, "Machine", "Sequences decoded at once.", flags=())
     max_num_batched_tokens: int = option(256, "Machine", "Rows of one forward pass.")

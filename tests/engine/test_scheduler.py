@@ -232,6 +232,17 @@ def test_what_can_never_fit_is_refused_with_the_numbers() -> None:
     assert not core.busy
 
 
+def test_a_refusal_ends_with_what_to_type() -> None:
+    trained = ToyBackend().config.max_position
+    core = engine(ToyBackend(num_blocks=16), max_model_len=16)
+    with pytest.raises(CapacityError, match=r"--max-model-len 64\)$"):
+        core.prepare("r", prompt(40), greedy())
+    with pytest.raises(CapacityError, match=r"--max-model-len 256\), and KV memory for them \(it holds 64\)"):
+        core.prepare("r", prompt(150), greedy())
+    with pytest.raises(CapacityError, match=f"the model was trained for {trained}: shorten the prompt"):
+        core.prepare("r", prompt(trained), greedy())
+
+
 def test_a_context_that_fills_up_ends_with_length() -> None:
     core = engine(ToyBackend(num_blocks=8), drafter=model_drafter(salt=0), max_model_len=30)
     sequence = run(core, (prompt(10), greedy(100, ignore_eos=True)))[0].sequences[0]

@@ -5,9 +5,11 @@ Engine, draft worker, calibration and benchmarks all load through here, so a mod
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from sonoran.backends.base import Backend
@@ -99,6 +101,19 @@ def kv_blocks_in(memory_bytes: int, model: ModelConfig, block_size: int, device:
             f"kv_cache_bytes is {memory_bytes}, but one block of {block_size} tokens takes {per_block}"
         )
     return memory_bytes // per_block
+
+
+def free_kv_blocks(model: ModelConfig, block_size: int, share: int, device: str = "cpu") -> int:
+    """Return how many KV blocks fit into one part in ``share`` of the memory that is free now."""
+    return int(available_memory() // share // _kind(device).kv_bytes_per_block(model, block_size))
+
+
+def available_memory() -> int:
+    """Return the bytes that programs can still take without swapping: caches of files give way."""
+    with contextlib.suppress(OSError, ValueError, StopIteration):
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        return int(next(line for line in lines if line.startswith("MemAvailable")).split()[1]) * 1024
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
 
 
 def _kind(device: str) -> _Kind:

@@ -130,8 +130,7 @@ def summary(metrics: dict[str, Any]) -> str:
     if metrics["ttft_s"] is not None:
         parts.append(f"first after {metrics['ttft_s']:.2f} s")
     if metrics["tpot_s"] is not None:
-        parts.append(f"{metrics['tpot_s'] * 1000:.1f} ms per token")
-    parts.append(f"{metrics['tokens_per_s']:.1f} tokens/s")
+        parts.append(f"{metrics['tpot_s'] * 1000:.1f} ms per token, {metrics['tokens_per_s']:.1f} tokens/s")
     speculation = metrics.get("speculative_decoding")
     if speculation:
         parts.append(

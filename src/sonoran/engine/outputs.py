@@ -105,8 +105,10 @@ def request_metrics(request: Request, num_spec_tokens: int) -> dict[str, Any]:
     """Return the metrics of a request that has ended; times are in seconds.
 
     ``ttft_s`` is from arrival to the first token of any sample; ``tpot_s`` is (end - first token) / (tokens -
-    1), averaged over the samples weighted by their tokens; ``tokens_per_s`` is output tokens / (end -
-    arrival). ``time_s`` sums the rounds that the request took part in, which it may have shared.
+    1), averaged over the samples weighted by their tokens, and ``tokens_per_s`` is 1 / ``tpot_s``: the prompt excluded.
+    ``prompt_tokens_per_s`` is what had to be read of the prompt / (first token - start). ``e2e_tokens_per_s`` is output
+    tokens / (end - arrival). Each is None where there is nothing to divide. ``time_s`` sums the rounds that the request
+    took part in, which it may have shared.
     ``speculative_decoding`` (vLLM's shape, and what `CacheStats` counts) is there when a speculation was verified
     or a draft worker was asked for one.
     """
@@ -120,6 +122,8 @@ def request_metrics(request: Request, num_spec_tokens: int) -> dict[str, Any]:
         times.add(sequence.stats.times)
         speculation.add(sequence.stats.speculation)
         cache.add(sequence.stats.cache)
+    tpot = _time_per_output_token(sequences)
+    read = len(request.prompt_token_ids) - sequences[0].num_cached
     metrics: dict[str, Any] = {
         "num_prompt_tokens": len(request.prompt_token_ids),
         "num_cached_tokens": sequences[0].num_cached,
@@ -129,9 +133,11 @@ def request_metrics(request: Request, num_spec_tokens: int) -> dict[str, Any]:
         "seed": request.seed,
         "queue_s": min(started) - request.arrival if started else None,
         "ttft_s": min(first) - request.arrival if first else None,
-        "tpot_s": _time_per_output_token(sequences),
+        "tpot_s": tpot,
         "e2e_s": end - request.arrival,
-        "tokens_per_s": generated / (end - request.arrival) if generated and end > request.arrival else 0.0,
+        "tokens_per_s": _rate(1, tpot),
+        "prompt_tokens_per_s": _rate(read, min(first) - min(started) if first and started else None),
+        "e2e_tokens_per_s": _rate(generated, end - request.arrival),
         "time_s": times.as_dict(),
     }
     of_cache = cache.as_dict()
@@ -154,6 +160,10 @@ def _completion(sequence: Sequence) -> CompletionOutput:
         stop_reason=sequence.stop.stop_reason,
         logprobs=list(sequence.logprobs) if sequence.params.logprobs is not None else None,
     )
+
+
+def _rate(count: int, seconds: float | None) -> float | None:
+    return count / seconds if seconds else None
 
 
 def _time_per_output_token(sequences: list[Sequence]) -> float | None:

@@ -164,6 +164,16 @@ class Limits:
             target.config.vocab_size, length, trained, capacity, num_speculative_tokens, draft_context
         )
 
+    def remedy(self, needed: int) -> str:
+        """Return what to do so that so many positions are there."""
+        if needed > self.trained_context:
+            return (
+                f"the model was trained for {self.trained_context}: shorten the prompt, or use another model"
+            )
+        room = min(self.trained_context, 1 << (needed + needed // 8).bit_length())
+        more = "" if self.kv_capacity >= room else f", and KV memory for them (it holds {self.kv_capacity})"
+        return f"load the model with max_model_len {room} (--max-model-len {room}){more}"
+
 
 class Intake:
     """Makes requests; may be used from any thread."""
@@ -256,9 +266,9 @@ class Intake:
             )
         params.check_vocabulary(limits.vocab_size)
         new = max(1, params.min_tokens)
-        if len(tokens) + new > limits.max_model_len:
+        needed = len(tokens) + new
+        if needed > limits.max_model_len:
             raise CapacityError(
-                f"a prompt of {len(tokens)} tokens and at least {new} new ones take {len(tokens) + new} "
-                f"positions, but max_model_len is {limits.max_model_len} (the model was trained for "
-                f"{limits.trained_context}, KV memory holds {limits.kv_capacity})"
+                f"a prompt of {len(tokens)} tokens and at least {new} new ones take {needed} positions, but "
+                f"max_model_len is {limits.max_model_len}; {limits.remedy(needed)}"
             )
