@@ -120,6 +120,17 @@ def test_loading_is_reported(models: dict[str, Path]) -> None:
     assert seen[-1][1] == seen[-1][2] > 0
 
 
+def test_a_callback_and_the_log_tell_of_loading(
+    models: dict[str, Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[tuple[str, float]] = []
+    with caplog.at_level("INFO", logger="sonoran.llm"):
+        LLM(models["target"], threads=1, progress=lambda what, share: seen.append((what, share))).close()
+    assert seen[-1] == ("loading target.gguf", 1.0)
+    assert [share for _, share in seen] == sorted(share for _, share in seen)
+    assert f"LLM('{models['target']}', max_model_len=512) is ready after" in caplog.text
+
+
 def test_memory_follows_from_what_is_asked(models: dict[str, Path]) -> None:
     config = open_with_tokenizer(models["target"]).file.config
     assert config.max_position == 512

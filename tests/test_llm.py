@@ -130,6 +130,36 @@ def test_chat_takes_one_conversation_or_several(llm: LLM) -> None:
     assert one[0].prompt_token_ids == ToyTokenizer().encode("u:abc;")
 
 
+def test_a_text_is_a_conversation_of_one_message(llm: LLM) -> None:
+    expected = ids(llm.chat([{"role": "user", "content": "abc"}], greedy())[0])
+    assert ids(llm.chat("abc", greedy())[0]) == expected
+    assert [ids(output) for output in llm.chat(["abc", "abc"], greedy())] == [expected] * 2
+    for wrong in (7, b"abc", [7], None):
+        with pytest.raises(ConfigError, match="a conversation must be a text or a list of messages"):
+            llm.chat(wrong, greedy())  # type: ignore[arg-type]
+
+
+def test_streams_take_conversations(llm: LLM) -> None:
+    messages = [{"role": "user", "content": "abc"}]
+    expected = ids(llm.chat(messages, greedy())[0])
+    assert ids(list(llm.stream(messages, greedy()))[-1]) == expected
+    assert [i for d in llm.deltas(messages, greedy()) for i in d.samples[0].token_ids] == expected
+
+    async def last() -> RequestOutput:
+        return [output async for output in llm.generate_async(messages, greedy())][-1]
+
+    assert ids(asyncio.run(last())) == expected
+    with pytest.raises(ConfigError, match=r"give messages to chat\(\) or stream\(\)"):
+        llm.generate(messages, greedy())  # type: ignore[arg-type]
+
+
+def test_what_a_prompt_shows_is_short(llm: LLM) -> None:
+    [output] = llm.generate("abc", greedy(30, ignore_eos=True))
+    assert repr(output).startswith("RequestOutput(request-0: 3 tokens of prompt; 30 tokens '")
+    assert repr(output).endswith("(length))") and len(repr(output)) < 140
+    assert repr(llm) == f"LLM('', max_model_len={llm.max_model_len}, num_speculative_tokens=4)"
+
+
 def test_a_stream_grows_and_ends_like_generate(llm: LLM) -> None:
     params = SamplingParams(temperature=1.0, seed=4, max_tokens=40, stop=("zz",), logit_bias={63: -100.0})
     parts = list(llm.stream("abc", params))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import logging
 import queue
+import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from numbers import Integral
@@ -22,15 +24,24 @@ from sonoran.engine.runner import EngineClosedError, EngineThread, ReaderGoneErr
 from sonoran.engine.sequence import Request
 from sonoran.engine.trace import MAX_SPANS, Span
 from sonoran.errors import ConfigError, SonoranError, shown
+from sonoran.models.download import PullEvent
 from sonoran.models.opening import Reporting
 from sonoran.models.registry import DEFAULT_TARGET
 from sonoran.sampling.params import SamplingParams
 from sonoran.types import RequestDelta, RequestOutput, RoundEvent
 
+log = logging.getLogger(__name__)
+
 Prompt = str | Sequence[int]
 """A text, which is encoded with the model's special tokens, or token ids, which are taken as they are."""
 
 Message = Mapping[str, Any]
+Conversation = str | Sequence[Message]
+"""Messages with ``role`` and ``content``, or a text, which is the one message of a user."""
+
+Progress = Callable[[str, float], None]
+"""Called while models are fetched and loaded: what is done, and the share of it that is done, 0 to 1."""
+
 Params = SamplingParams | Sequence[SamplingParams] | None
 
 
@@ -56,17 +67,33 @@ def _token_ids(prompt: object) -> list[int]:
         raise ConfigError(f"a prompt must be a text or a list of token ids, got {shown(prompt)}")
     for token in prompt:
         if isinstance(token, bool) or not isinstance(token, Integral):
+            hint = "; give messages to chat() or stream()" if isinstance(token, Mapping) else ""
             raise ConfigError(
-                f"a prompt must be a text or a list of token ids; {shown(token)} is no token id"
+                f"a prompt must be a text or a list of token ids; {shown(token)} is no token id{hint}"
             )
     return [int(token) for token in prompt]
 
 
-def as_conversations(messages: Sequence[Message] | Sequence[Sequence[Message]]) -> list[Sequence[Message]]:
-    """Return a list of conversations from one (a list of messages) or from several."""
+def as_conversations(messages: Conversation | Sequence[Conversation]) -> list[Sequence[Message]]:
+    """Return a list of conversations from one (a text or a list of messages) or from several.
+
+    Raises ConfigError for anything else.
+    """
+    if isinstance(messages, str):
+        return [[{"role": "user", "content": messages}]]
+    if not isinstance(messages, Sequence) or isinstance(messages, bytes):
+        raise ConfigError(
+            f"a conversation must be a text or a list of messages such as {{'role': 'user', 'content': ...}}, "
+            f"got {shown(messages)}"
+        )
     if not messages or isinstance(messages[0], Mapping):
         return [cast("Sequence[Message]", messages)]
-    return list(cast("Sequence[Sequence[Message]]", messages))
+    return [one for each in cast("Sequence[Conversation]", messages) for one in as_conversations(each)]
+
+
+def is_conversation(prompt: object) -> bool:
+    """Tell messages from token ids."""
+    return isinstance(prompt, Sequence) and bool(prompt) and isinstance(prompt[0], Mapping)
 
 
 def pair(prompts: Sequence[Prompt], params: Params) -> list[tuple[Prompt, SamplingParams]]:
@@ -103,6 +130,9 @@ class LLM:
     block_size, threads, cores, quantize, seed, enable_prefix_caching. Interrupting any method (Ctrl-C, a
     cancelled task, a closed iterator) cancels its requests and leaves the engine usable.
 
+    `progress` is called while models are fetched and loaded, with what is done and the share that is done; how long it
+    took is logged at level INFO. `reporting` is the same in more detail.
+
     Raises ConfigError (naming the nearest key for an unknown one), ModelError, DownloadError,
     CompatibilityError.
     """
@@ -112,20 +142,26 @@ class LLM:
         model: str | Path = DEFAULT_TARGET,
         *,
         speculative_config: Mapping[str, Any] | SpeculativeConfig | None = None,
+        progress: Progress | None = None,
         reporting: Reporting | None = None,
         **options: Any,
     ) -> None:
+        begin = time.perf_counter()
         if not isinstance(model, str | Path) or not str(model):
             raise ConfigError(f"model must be a name, a file or a folder, got {shown(model)}")
         config = from_keywords(EngineConfig, "engine", options)
         speculative = (
             SpeculativeConfig.from_mapping(speculative_config) if speculative_config is not None else None
         )
+        if progress is not None:
+            reporting = reporting_to(progress)
         if speculative is not None and speculative.method == "auto":
             core, tokenizer = build_auto(model, config, speculative, reporting)
         else:
             core, tokenizer = build_engine(model, config, speculative, reporting)
         self._attach(core, tokenizer)
+        self.model = str(model)
+        log.info("%s is ready after %.1f s", self, time.perf_counter() - begin)
 
     @classmethod
     def from_core(cls, core: EngineCore, tokenizer: Any) -> LLM:
@@ -134,7 +170,12 @@ class LLM:
         llm._attach(core, tokenizer)
         return llm
 
+    def __repr__(self) -> str:
+        k = f", num_speculative_tokens={self.num_speculative_tokens}" if self.num_speculative_tokens else ""
+        return f"LLM({self.model!r}, max_model_len={self.max_model_len}{k})"
+
     def _attach(self, core: EngineCore, tokenizer: Any) -> None:
+        self.model = ""
         self.tokenizer = tokenizer
         self._runner = EngineThread(core)
         self._names = itertools.count()
@@ -162,14 +203,17 @@ class LLM:
 
     def chat(
         self,
-        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        messages: Conversation | Sequence[Conversation],
         sampling_params: Params = None,
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> list[RequestOutput]:
-        """Generate the next message of one conversation or of several, under the model's chat template."""
+        """Generate the next message of one conversation or of several, under the model's chat template.
+
+        A text is the one message of a user. Raises ConfigError, also when the model has no chat template.
+        """
         prompts: list[Prompt] = [
             self.tokenizer.encode_chat(
                 conversation,
@@ -183,11 +227,12 @@ class LLM:
         return self._run([self._prepare(prompt, params) for prompt, params in pairs])
 
     def stream(
-        self, prompt: Prompt, sampling_params: SamplingParams | None = None
+        self, prompt: Prompt | Sequence[Message], sampling_params: SamplingParams | None = None
     ) -> Iterator[RequestOutput]:
         """Yield everything generated so far after each round; the last value is finished and has metrics.
 
-        The request starts when the first value is asked for; closing the iterator cancels it.
+        Messages are put under the model's chat template, as in `chat`. The request starts when the first value is asked
+        for; closing the iterator cancels it.
         """
         request = self._prepare(prompt, sampling_params)
         news: queue.SimpleQueue[News] = queue.SimpleQueue()
@@ -203,7 +248,11 @@ class LLM:
                 self._stop([request])
 
     async def generate_async(
-        self, prompt: Prompt, sampling_params: SamplingParams | None = None, *, request_id: str | None = None
+        self,
+        prompt: Prompt | Sequence[Message],
+        sampling_params: SamplingParams | None = None,
+        *,
+        request_id: str | None = None,
     ) -> AsyncIterator[RequestOutput]:
         """Like `stream`, for asyncio. Cancelling the task or closing the iterator cancels the request."""
         request = self._prepare(prompt, sampling_params, request_id)
@@ -233,7 +282,9 @@ class LLM:
                 with contextlib.suppress(EngineClosedError):
                     self._runner.cancel(request.request_id)
 
-    def deltas(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Iterator[RequestDelta]:
+    def deltas(
+        self, prompt: Prompt | Sequence[Message], sampling_params: SamplingParams | None = None
+    ) -> Iterator[RequestDelta]:
         """Like `stream`, but yield what each round added, and where its tokens came from (``SampleRound.origins``)."""
         request = self._prepare(prompt, sampling_params)
         news: queue.SimpleQueue[RequestDelta | SonoranError] = queue.SimpleQueue()
@@ -251,7 +302,11 @@ class LLM:
                 self._stop([request])
 
     def prepare(
-        self, prompt: Prompt, sampling_params: SamplingParams | None = None, *, request_id: str | None = None
+        self,
+        prompt: Prompt | Sequence[Message],
+        sampling_params: SamplingParams | None = None,
+        *,
+        request_id: str | None = None,
     ) -> Request:
         """Check a request and make it, without starting it: for `deltas_async`. May be called from any thread.
 
@@ -359,13 +414,34 @@ class LLM:
             self._runner.call(lambda: None)
 
     def _prepare(
-        self, prompt: Prompt, params: SamplingParams | None, request_id: str | None = None
+        self,
+        prompt: Prompt | Sequence[Message],
+        params: SamplingParams | None,
+        request_id: str | None = None,
     ) -> Request:
         check_params(params)
         name = f"request-{next(self._names)}" if request_id is None else request_id
         text = prompt if isinstance(prompt, str) else None
-        ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else _token_ids(prompt)
+        if isinstance(prompt, str):
+            ids = self.tokenizer.encode(prompt)
+        elif is_conversation(prompt):
+            ids = self.tokenizer.encode_chat(prompt)
+        else:
+            ids = _token_ids(prompt)
         return self._runner.core.prepare(name, ids, params or SamplingParams(), text)
+
+
+def reporting_to(progress: Progress) -> Reporting:
+    """Return where loading is reported so that a simple callback hears of it."""
+
+    def pull(event: PullEvent) -> None:
+        if event.source != "cache" and event.total:
+            progress(f"fetching {event.model}", event.done / event.total)
+
+    def load(name: str, done: int, total: int) -> None:
+        progress(f"loading {name}", done / max(1, total))
+
+    return Reporting(pull, load)
 
 
 def _unwrap(item: News) -> RequestOutput:

@@ -49,7 +49,7 @@ class CompletionOutput:
     logprobs: list[TokenLogprob] | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class RequestOutput:
     """What a request returns; when streaming, ``outputs`` hold everything generated so far.
 
@@ -63,6 +63,18 @@ class RequestOutput:
     finished: bool
     metrics: dict[str, Any] = field(default_factory=dict)
     prompt_logprobs: list[TokenLogprob | None] | None = None
+
+    def __repr__(self) -> str:
+        """One line: what a notebook shows need not be every number."""
+        texts = ", ".join(
+            f"{len(o.token_ids)} tokens {_short(o.text)} ({o.finish_reason or 'going on'})"
+            for o in self.outputs
+        )
+        return f"RequestOutput({self.request_id}: {len(self.prompt_token_ids)} tokens of prompt; {texts})"
+
+
+def _short(text: str) -> str:
+    return repr(text) if len(text) <= 60 else f"{text[:57]!r}..."
 
 
 @dataclass(frozen=True, slots=True)
