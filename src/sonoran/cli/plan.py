@@ -22,9 +22,11 @@ app = typer.Typer(help="Plan the draft of a target by the scaling laws; reproduc
 EXAMPLES = examples(
     "sonoran plan --target-params 70e9 --target-tokens 15e12",
     "sonoran plan --target Qwen2.5/72B --plot plan.svg --report plan.html",
+    "sonoran plan --target Llama-3.1/70B --device h100 --tp 4 --price 2.5",
     "sonoran plan --target Llama-3.1/70B --measured Llama-3.2/1B=5.03@6",
 )
 REPRODUCE_EXAMPLES = examples("sonoran plan reproduce", "sonoran plan reproduce --table 5 --json")
+CHECK_EXAMPLES = examples("sonoran plan check", "sonoran plan check --json")
 FIT_EXAMPLES = examples(
     "sonoran plan fit pairs.csv",
     "sonoran plan fit pairs.json --output mine.json",
@@ -81,6 +83,16 @@ def plan_command(
     draft_factor: Annotated[
         float, typer.Option(help="Slowness of the draft's device against the target's.")
     ] = 1.0,
+    device: Annotated[
+        str | None, typer.Option(help="The target's device: h100, a100, rtx-4090, core-avx512-vnni ...")
+    ] = None,
+    tp: Annotated[int, typer.Option(help="How many of them share the target.")] = 1,
+    draft_device: Annotated[
+        str | None, typer.Option(help="SSD: the draft's own device; default: one more of the same.")
+    ] = None,
+    target_bits: Annotated[float, typer.Option(help="Bits per weight of the target on its device.")] = 16.0,
+    draft_bits: Annotated[float, typer.Option(help="Bits per weight of the draft.")] = 16.0,
+    price: Annotated[float | None, typer.Option(help="Price of one device and hour.")] = None,
     latencies: Annotated[Path | None, typer.Option(help="Measured milliseconds by rows (JSON).")] = None,
     hit_rate: Annotated[float, typer.Option(help="SSD: hit rate of the speculation cache.")] = 0.8,
     backup: Annotated[str, typer.Option(help="SSD: what a miss does, draft or none.")] = "draft",
@@ -100,6 +112,13 @@ def plan_command(
     form = suffix(plot, ("svg", "png"), "--plot")
     suffix(report, ("html",), "--report")
     chosen, cost = read_laws(laws, loss), read_cost(latencies, verify_slope, draft_floor, draft_factor)
+    on_devices = read_devices(device, tp, draft_device, target_bits, draft_bits)
+    if on_devices is not None:
+        if latencies is not None or cost != read_cost(None, 0.0, 0.0, 1.0):
+            raise PlanError(
+                "--device replaces --latencies, --verify-slope, --draft-floor and --draft-factor: give one or the other"
+            )
+        cost = on_devices
     answer = plan(
         None if target_params is None else parse_count("--target-params", target_params),
         target=target,
@@ -112,6 +131,7 @@ def plan_command(
         backup=backup,
         target_perplexity=target_perplexity,
         measured=read_measured(measured or []),
+        price=price,
         draws=draws,
         seed=seed,
     )
@@ -154,6 +174,20 @@ def reproduce(
     else:
         for item in tables:
             out.print(table_text(item))
+
+
+@app.command(epilog=CHECK_EXAMPLES)
+@command
+def check(json: JsonOption = False) -> None:
+    """Predict the systems whose speeds are published, and print both."""
+    from sonoran.cli.plan_text import check_text
+    from sonoran.planning.scaling.check import check_pairs
+
+    checks = check_pairs()
+    if json:
+        print_json([{**dataclasses.asdict(item), "within": item.within} for item in checks])
+    else:
+        out.print(check_text(checks))
 
 
 @app.command(epilog=FIT_EXAMPLES)
@@ -223,6 +257,22 @@ def read_cost(latencies: Path | None, slope: float, floor: float, factor: float)
     if not isinstance(value, dict):
         raise PlanError(f"{latencies}: latencies must be a JSON object with 'target' and 'drafts'")
     return measured_cost_from_dict(value)
+
+
+def read_devices(
+    device: str | None, count: int, draft_device: str | None, target_bits: float, draft_bits: float
+) -> CostModel | None:
+    """Cost model of built-in devices; None where none is named."""
+    from sonoran.planning.scaling.devices import DeviceCost, find_device
+
+    if device is None:
+        if (count, draft_device, target_bits, draft_bits) != (1, None, 16.0, 16.0):
+            raise PlanError(
+                "--tp, --draft-device, --target-bits and --draft-bits belong to --device: name the target's"
+            )
+        return None
+    own = None if draft_device is None else find_device(draft_device)
+    return DeviceCost(find_device(device), count, own, target_bits, draft_bits)
 
 
 def read_candidates(given: str) -> list[Candidate]:

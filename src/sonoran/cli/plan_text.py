@@ -10,6 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from sonoran.planning.scaling.check import Check
 from sonoran.planning.scaling.hidden import HiddenDrafting
 from sonoran.planning.scaling.planning import Optimum, Plan
 from sonoran.planning.scaling.quantities import format_count
@@ -23,6 +24,8 @@ def plan_text(answer: Plan) -> Group:
         parts += [_numbers(answer.optimum), Text("")]
     if answer.candidates:
         parts += [_candidates(answer), Text("")]
+    if answer.deployments:
+        parts += [_deployments(answer), Text("")]
     if answer.hidden is not None:
         parts += [_hidden(answer.hidden), Text("")]
     if answer.optimum is not None:
@@ -42,6 +45,30 @@ def plan_text(answer: Plan) -> Group:
     parts.append(Text("Extrapolated or assumed", style="bold"))
     parts += [Padding(Text("- " + note.text), (0, 0, 0, 2)) for note in answer.notes]
     return Group(*parts)
+
+
+def check_text(checks: list[Check]) -> Group:
+    """Predicted beside published speed-ups."""
+    rows = [
+        (
+            f"{item.pair}, {item.run}",
+            f"{item.mode.upper()} K = {item.num_speculative_tokens}",
+            f"{item.predicted:.2f}",
+            f"{item.low:.2f}-{item.high:.2f}",
+            f"{item.published:.2f}",
+            f"{item.predicted / item.published - 1:+.0%}" + (" =" if item.fitted else ""),
+        )
+        for item in checks
+    ]
+    own = [item for item in checks if not item.fitted]
+    lines = [
+        f"{sum(item.within for item in own)} of {len(own)} predictions have the published value in their range (each "
+        "model's passes off by 10 %, against each other).",
+        "Speed-ups over AR at the published draft lengths, from the pair's tokens per round, its hit rate and the "
+        "built-in devices. = : the tokens per round were read from this speed, so agreement proves little.",
+    ]
+    head = ("", "mode", "predicted", "range", "published", "difference")
+    return Group(_table(None, head, rows), *(Text(line) for line in lines))
 
 
 def table_text(table: Reproduced) -> Group:
@@ -146,8 +173,38 @@ def _candidates(answer: Plan) -> Group:
         rows.append((*cells, spread, f"{row.ssd_speedup:.2f}", "yes" if row.pays else "no"))
         if row.note:
             notes.append(Padding(Text(f"{row.name}: {row.note}"), (0, 0, 0, 2)))
-    head = ("draft", "size", "alpha", "from", "K", "speed-up", "95 %", "SSD", "pays")
+    head = ("draft", "size", "alpha", "from", "K", "speed-up", "range", "SSD", "pays")
     return Group(_table("Candidates", head, rows), *notes)
+
+
+def _deployments(answer: Plan) -> Group:
+    rows = [
+        (
+            way.mode.upper(),
+            str(way.num_speculative_tokens or ""),
+            str(way.devices),
+            f"{way.tokens_per_s:.1f}",
+            f"{way.tokens_per_s_per_device:.1f}",
+            "" if way.cost is None else f"{way.cost:.2f}",
+            "" if way.energy_kwh is None else f"{way.energy_kwh:.1f}",
+        )
+        for way in answer.deployments
+    ]
+    head = ("", "K", "devices", "tokens/s", "per device", "cost per 1M", "kWh per 1M")
+    _, sd, ssd = answer.deployments
+    gain = ssd.tokens_per_s / sd.tokens_per_s
+    per_device = ssd.tokens_per_s_per_device / sd.tokens_per_s_per_device
+    verdict = (
+        f"SSD is {gain:.2f} times SD with {ssd.devices} devices instead of {sd.devices}, "
+        f"{per_device:.2f} times per device: "
+    )
+    verdict += (
+        "the draft's own device earns its keep."
+        if per_device >= 1.0
+        else "where many requests wait, another replica is worth more than a device for the draft."
+    )
+    name = answer.best_candidate or "the best size"
+    return Group(_table(f"On these devices, one request at a time, draft {name}", head, rows), Text(verdict))
 
 
 def _hidden(hidden: HiddenDrafting) -> Group:

@@ -9,6 +9,7 @@ from typing import Any
 
 from sonoran.errors import PlanError, nearest
 from sonoran.planning.scaling.costs import CostModel
+from sonoran.planning.scaling.devices import DeviceCost
 from sonoran.planning.scaling.laws import Laws
 from sonoran.planning.scaling.models import KnownModel, find_model
 from sonoran.planning.scaling.quantities import finite, open_unit, parameter_count, token_count
@@ -45,7 +46,7 @@ class Ranked:
     speedup: float
     speedup_range: (
         tuple[float, float] | None
-    )  # at the ends of alpha's 95 % interval; None for a measured alpha
+    )  # at the ends of alpha's 95 % interval and of what devices are off
     ssd_gamma: int
     ssd_speedup: float
     pays: bool
@@ -157,9 +158,8 @@ def _rank_one(
     gamma, speedup = _best(cost, None, alpha, target, size)
     ssd_gamma, ssd_speedup = _best(cost, settings, alpha, target, size)
     spread = None
-    if half is not None:
-        ends = [min(max(alpha + sign * half, 1e-6), 1 - 1e-6) for sign in (-1, 1)]
-        spread = (_best(cost, None, ends[0], target, size)[1], _best(cost, None, ends[1], target, size)[1])
+    if half is not None or isinstance(cost, DeviceCost):
+        spread = speedup_range(cost, alpha, half, target, size)
         if gamma > 0 and spread[0] <= 1.0:
             notes.append("may not pay: the interval of alpha reaches speed-up 1")
     pays = gamma > 0 and speedup > 1.0
@@ -180,6 +180,16 @@ def _rank_one(
         compatible,
         "; ".join(notes),
     )
+
+
+def speedup_range(
+    cost: CostModel, alpha: float, half: float | None, target: float, size: float
+) -> tuple[float, float]:
+    """SD's speed-up with the best K at the ends of alpha's interval, and of what a device's passes may be off."""
+    costs = cost.bounds() if isinstance(cost, DeviceCost) else (cost, cost)
+    ends = [min(max(alpha + sign * (half or 0.0), 1e-6), 1 - 1e-6) for sign in (-1, 1)]
+    low, high = (_best(of, None, end, target, size)[1] for of, end in zip(costs, ends, strict=True))
+    return low, high
 
 
 def _alpha(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sonoran.planning.scaling.costs import CostModel, MeasuredCost
+from sonoran.planning.scaling.devices import DeviceCost
 from sonoran.planning.scaling.laws import Laws
 from sonoran.planning.scaling.optimum import smallest_draft
 from sonoran.planning.scaling.quantities import format_count
@@ -72,6 +73,9 @@ def _outside(role: str, value: float, span: tuple[float, float]) -> str:
 
 def cost_extrapolations(cost: CostModel, draft: float, gamma: float) -> list[Note]:
     """Latencies that were not measured but extended from those that were."""
+    if isinstance(cost, DeviceCost):
+        of = [cost.device] + ([cost.draft_device] if cost.draft_device not in (None, cost.device) else [])
+        return [Note("device", f"{device.name}: {device.about}") for device in of if device is not None]
     if not isinstance(cost, MeasuredCost):
         return []
     notes = []

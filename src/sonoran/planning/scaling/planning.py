@@ -8,8 +8,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sonoran.errors import PlanError
-from sonoran.planning.scaling.candidates import Candidate, Ranked, candidate_of, rank
+from sonoran.planning.scaling.candidates import Candidate, Ranked, candidate_of, rank, speedup_range
 from sonoran.planning.scaling.costs import PUBLISHED_COST, CostModel, MeasuredCost
+from sonoran.planning.scaling.deployment import Deployment, deployments
+from sonoran.planning.scaling.devices import DeviceCost
 from sonoran.planning.scaling.estimate import alpha_from_means
 from sonoran.planning.scaling.hidden import HiddenDrafting, compare_hidden
 from sonoran.planning.scaling.laws import Anchor, Laws
@@ -95,6 +97,7 @@ class Plan:
     hidden: HiddenDrafting | None
     candidates: tuple[Ranked, ...]
     best_candidate: str | None  # None: no candidates given, or none pays
+    deployments: tuple[Deployment, ...]  # of the best candidate, else of the best size; empty without devices
     sentence: str
     notes: tuple[Note, ...]
 
@@ -112,6 +115,7 @@ def plan(
     backup: str = "draft",
     target_perplexity: float | None = None,
     measured: Mapping[str, float | str] | None = None,
+    price: float | None = None,
     draws: int = 1000,
     seed: int = 0,
 ) -> Plan:
@@ -121,7 +125,8 @@ def plan(
     name of the built-in table. ``candidates`` are names of the table or Candidate objects; a named target
     without candidates is ranked against the smaller models of its tokenizer. ``measured`` maps drafts of the table
     to what was measured of them with this target: alpha, or tokens per round at a K as text (``5.03@6``). They and
-    the candidates with an alpha move the acceptance law to this target. ``draws`` is the size of the bootstrap (0:
+    the candidates with an alpha move the acceptance law to this target. ``price`` is that of one device and hour,
+    for costs by device. ``draws`` is the size of the bootstrap (0:
     none).
 
     Raises PlanError for impossible input. Everything extrapolated or assumed is listed in ``notes``.
@@ -206,10 +211,28 @@ def plan(
         hidden=compare_hidden(chosen, cost, settings, m, d_target, d_draft) if best else None,
         candidates=ranked,
         best_candidate=winner.name if winner else None,
+        deployments=_deployments(cost, settings, winner, best, m, price),
         sentence="",
         notes=tuple(notes),
     )
     return replace(answer, sentence=describe(answer))
+
+
+def _deployments(
+    cost: CostModel,
+    settings: SsdSettings,
+    winner: Ranked | None,
+    best: Optimum | None,
+    m: float,
+    price: float | None,
+) -> tuple[Deployment, ...]:
+    if not isinstance(cost, DeviceCost):
+        if price is not None:
+            raise PlanError("a price needs devices: give --device (and --tp)")
+        return ()
+    if winner is not None and winner.alpha is not None:
+        return deployments(cost, settings, winner.alpha, m, winner.parameters, price)
+    return deployments(cost, settings, best.alpha, m, best.parameters, price) if best is not None else ()
 
 
 def describe(answer: Plan) -> str:
@@ -393,7 +416,7 @@ def _optimum(
         within_5_percent=ranges[1],
         interval=bootstrap_size(laws, cost, m, d_target, d_draft, draws=draws, seed=seed),
         alpha_range=ends,
-        speedup_range=(best_gamma(cost, None, ends[0], m, n)[1], best_gamma(cost, None, ends[1], m, n)[1]),
+        speedup_range=speedup_range(cost, alpha, half, m, n),
     )
 
 
