@@ -125,7 +125,8 @@ class LLM:
     """A model, ready to generate; usable from several threads and from asyncio at once.
 
     ``LLM(model, speculative_config={"method": "sd", "model": ..., "num_speculative_tokens": 4})``.
-    `model` is a name of the registry, a GGUF file or a model directory. Keyword options are the fields of
+    `model` is a name of the registry, ``org/repo[:quantisation]`` of the hub, a GGUF file or a model
+    directory. Keyword options are the fields of
     ``EngineConfig``: max_model_len, max_num_seqs, max_num_batched_tokens, kv_cache_bytes or num_kv_blocks,
     block_size, threads, cores, quantize, seed, enable_prefix_caching. Interrupting any method (Ctrl-C, a
     cancelled task, a closed iterator) cancels its requests and leaves the engine usable.

@@ -98,12 +98,16 @@ def test_paths_that_cannot_be_followed(tmp_path, monkeypatch):
             resolve_model(spec)
 
 
-def test_a_name_of_the_hub_says_what_to_do(tmp_path, monkeypatch):
+def test_short_names_are_explained(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    with pytest.raises(ModelError, match=r"did you mean 'qwen2\.5-coder-0\.5b-instruct'\?"):
+        resolve_model("0.5b", cache=tmp_path)
     with pytest.raises(
-        ModelError, match=r"no such file .*: Qwen/Qwen3-0\.6B; .* not fetched by its name: download"
+        ModelError, match=r"it stands for several: qwen2\.5-coder-1\.5b.*, qwen2\.5-coder-0\.5b"
     ):
-        resolve_model("Qwen/Qwen3-0.6B")
+        resolve_model("qwen", cache=tmp_path)
+    with pytest.raises(ModelError, match=r"did you mean 'smollm2-135m-instruct'\?"):
+        resolve_model("smollm", cache=tmp_path)
 
 
 def test_a_user_without_a_home_is_told_what_to_set(monkeypatch):

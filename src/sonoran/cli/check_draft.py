@@ -25,8 +25,12 @@ def register(app: typer.Typer) -> None:
 
 @command
 def check_draft(
-    target: Annotated[str, typer.Argument(help="The model that decides: name, file or directory.")],
-    draft: Annotated[str, typer.Argument(help="The model that guesses: name, file or directory.")],
+    target: Annotated[
+        str, typer.Argument(help="The model that decides: a name, org/repo of the hub, a file or directory.")
+    ],
+    draft: Annotated[
+        str, typer.Argument(help="The model that guesses: a name, org/repo of the hub, a file or directory.")
+    ],
     json: JsonOption = False,
 ) -> None:
     """Say whether a draft fits a target, token by token. Exit code 1 means that it does not."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,10 +11,11 @@ import typer
 
 from sonoran.cli.common import JsonOption, command, examples, out, print_json, remark, say
 from sonoran.cli.options import Given, offers, options_of
-from sonoran.cli.progress import weights_progress
+from sonoran.cli.progress import load_progress
 from sonoran.config import WorkerConfig
 from sonoran.errors import ConfigError
 from sonoran.models.registry import DEFAULT_DRAFT
+from sonoran.models.source import resolve_model
 from sonoran.ssd.model import load_draft_model
 from sonoran.worker.__main__ import pin_process
 from sonoran.worker.guard import Guard
@@ -46,7 +48,7 @@ def register(root: typer.Typer) -> None:
 def draft_worker(
     context: typer.Context,
     model: Annotated[
-        str, typer.Option("--model", "-m", help="Draft: name, file or directory.")
+        str, typer.Option("--model", "-m", help="Draft: a name, org/repo of the hub, a file or directory.")
     ] = DEFAULT_DRAFT,
     bind: Annotated[
         str, typer.Option("--bind", help="Where to listen: tcp://HOST:PORT or ipc://PATH.")
@@ -74,8 +76,13 @@ def draft_worker(
     with Guard([signal.SIGINT, signal.SIGTERM]) as guard:
         guard.before_exit(lambda: remark("interrupted"))
         pin_process(config.cores)
-        with weights_progress() as loading:
-            draft = load_draft_model(config, lambda done, total: loading(model, done, total))
+        with load_progress() as reporting:
+            path = resolve_model(model, progress=reporting.pull)
+            loading = reporting.load
+            draft = load_draft_model(
+                replace(config, model=str(path)),
+                None if loading is None else lambda done, total: loading(path.name, done, total),
+            )
         facts = {
             "address": bind,
             "encrypted": keys is not None,

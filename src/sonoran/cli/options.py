@@ -35,7 +35,7 @@ Given = dict[type, dict[str, Any]]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-MODEL = "Model: a known name (sonoran models list), a GGUF file, or a model directory."
+MODEL = "Model: a name (sonoran models list), org/repo:QUANT of the hub, a GGUF file or a folder."
 
 ModelOption = Annotated[str, typer.Option("--model", "-m", help=MODEL)]
 

@@ -79,6 +79,8 @@ def pull_progress(console: Console = err) -> Iterator[PullProgress]:
             if event.stage == "failed":
                 console.print(f"{event.model}: {event.source} skipped: {event.detail}", soft_wrap=True)
                 return
+            if event.stage == "chosen":
+                console.print(f"{event.model}: {event.detail}", soft_wrap=True)
             if event.stage == "done":
                 console.print(f"{event.model}: fetched from the {event.source}", soft_wrap=True)
             label = f"{event.model} ({LABELS[event.stage]})" if event.stage in LABELS else event.model

@@ -29,19 +29,20 @@ from sonoran.models.registry import ModelEntry
 
 RESERVE = 64 << 20  # bytes that stay free on the disk
 
-Stage = Literal["waiting", "trying", "fetching", "checking", "failed", "done"]
+Stage = Literal["waiting", "trying", "chosen", "fetching", "checking", "failed", "done"]
 
 
 @dataclass(frozen=True, slots=True)
 class PullEvent:
-    """One step of a pull. ``stage`` is ``waiting`` while another process pulls the same model."""
+    """One step of a pull. ``stage`` is ``waiting`` while another process pulls the same model, ``chosen`` once it is
+    known which files of a repository are fetched."""
 
     model: str
     stage: Stage
     done: int  # bytes
     total: int  # bytes
     source: str = ""  # cache, hub or index
-    detail: str = ""  # why a source failed
+    detail: str = ""  # why a source failed, or why these files
 
 
 class Progress(Protocol):
@@ -87,30 +88,22 @@ def pull(
     if is_cached(entry, folder):
         tell("done", entry.size, "cache")
         return path
-    try:
+    with writing(folder, entry.name, entry.size):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(entry, folder, lambda: tell("waiting", tree_bytes(work_dir(entry, folder)))):
+        with locked(lock_path(entry, folder), lambda: tell("waiting", tree_bytes(work_dir(entry, folder)))):
             if is_cached(entry, folder):
                 tell("done", entry.size, "cache")
                 return path
             _fetch(entry, folder, known, tell)
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            free = shutil.disk_usage(folder).free
-            raise DownloadError(
-                f"the disk of {folder} is full ({free} bytes left) while fetching {entry.name}, which needs "
-                f"{entry.size}; finished parts are kept: free some space or set SONORAN_CACHE, then try again"
-            ) from error
-        raise DownloadError(
-            f"the cache {folder} cannot be written ({error}); SONORAN_CACHE names another"
-        ) from error
     return path
 
 
 def _fetch(entry: ModelEntry, folder: Path, sources: Mapping[str, Fetch], tell: Callable[..., None]) -> None:
     work = work_dir(entry, folder)
     work.mkdir(parents=True, exist_ok=True)
-    _check_space(entry, folder, work)
+    scratch = (AHEAD + 1) * entry.part_bytes(0) if entry.index is not None else 0
+    need = max(0, entry.size - tree_bytes(work)) + min(scratch, entry.size) + RESERVE
+    refuse_full_disk(entry.name, folder, need)
     reasons = []
     for name, fetch in sources.items():
         tell("trying", 0, name)
@@ -133,13 +126,29 @@ def _fetch(entry: ModelEntry, folder: Path, sources: Mapping[str, Fetch], tell: 
     )
 
 
-def _check_space(entry: ModelEntry, folder: Path, work: Path) -> None:
-    scratch = (AHEAD + 1) * entry.part_bytes(0) if entry.index is not None else 0
-    need = max(0, entry.size - tree_bytes(work)) + min(scratch, entry.size) + RESERVE
+@contextmanager
+def writing(cache: Path, name: str, size: int) -> Iterator[None]:
+    """Turn failures to write a model of ``size`` bytes into the cache into DownloadErrors that say what to do."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            free = shutil.disk_usage(cache).free
+            raise DownloadError(
+                f"the disk of {cache} is full ({free} bytes left) while fetching {name}, which needs "
+                f"{size}; finished parts are kept: free some space or set SONORAN_CACHE, then try again"
+            ) from error
+        raise DownloadError(
+            f"the cache {cache} cannot be written ({error}); SONORAN_CACHE names another"
+        ) from error
+
+
+def refuse_full_disk(name: str, folder: Path, need: int) -> None:
+    """Raise DownloadError when the disk of ``folder`` has no room for ``need`` bytes."""
     free = shutil.disk_usage(folder).free
     if free < need:
         raise DownloadError(
-            f"{entry.name} needs {need / 1e9:.2f} GB free in {folder}, but there are {free / 1e9:.2f} GB; "
+            f"{name} needs {need / 1e9:.2f} GB free in {folder}, but there are {free / 1e9:.2f} GB; "
             "free some space, or let SONORAN_CACHE name a folder on another disk"
         )
 
@@ -169,7 +178,7 @@ def remove(entry: ModelEntry, *, cache: Path | None = None) -> int:
 
     if not work.exists() and not path.exists():
         return 0
-    with _locked(entry, folder, refuse):
+    with locked(lock_path(entry, folder), refuse):
         try:
             freed = tree_bytes(work) + (path.stat().st_size if path.is_file() else 0)
             if work.exists():
@@ -181,8 +190,8 @@ def remove(entry: ModelEntry, *, cache: Path | None = None) -> int:
 
 
 @contextmanager
-def _locked(entry: ModelEntry, folder: Path, waiting: Callable[[], None]) -> Iterator[None]:
-    path = lock_path(entry, folder)
+def locked(path: Path, waiting: Callable[[], None]) -> Iterator[None]:
+    """Hold the lock file ``path``; ``waiting`` is called again and again while another process holds it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(path)
     while True:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -123,8 +125,20 @@ def find_entry(name: str) -> ModelEntry:
     """Look a model up by name; ModelError names the nearest known one."""
     entry = MODELS.get(name.lower())
     if entry is None:
-        raise ModelError(f"unknown model {name!r}{nearest(name.lower(), MODELS)}")
+        raise ModelError(f"unknown model {name!r}{meant(name, MODELS)}")
     return entry
+
+
+def meant(name: str, valid: Iterable[str]) -> str:
+    """Return what a short or misspelt name may stand for, to be appended to an error: ``0.5b`` is part of one."""
+    known = list(valid)
+    words = [word for word in re.split(r"[-_\s:/]+", name.lower()) if word]
+    parts = [other for other in known if words and all(word in other.lower() for word in words)]
+    if not parts:
+        return nearest(name.lower(), known)
+    if len(parts) == 1:
+        return f"; did you mean {parts[0]!r}?"
+    return f"; it stands for several: {', '.join(parts)}"
 
 
 def draft_precision(quantize: DraftQuantize | None, path: Path) -> Precision | None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import mmap
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +17,9 @@ from sonoran.models.cache import cache_dir, is_cached
 from sonoran.models.config import ModelConfig
 from sonoran.models.download import Progress, pull
 from sonoran.models.gguf_model import open_gguf
-from sonoran.models.registry import MODELS
+from sonoran.models.hub_models import cached_models, find_hub_model, pull_from_hub
+from sonoran.models.registry import MODELS, meant
+from sonoran.models.repository import parse_hub_name
 from sonoran.models.safetensors_model import open_directory
 from sonoran.models.tensors import TensorInfo
 from sonoran.models.untrusted import refusing
@@ -64,47 +66,61 @@ def _mapping(tensor: TensorInfo) -> mmap.mmap | None:
 def resolve_model(
     spec: str | Path, *, cache: Path | None = None, download: bool = True, progress: Progress | None = None
 ) -> Path:
-    """Turn a registry name, a GGUF file or a model directory into a path.
+    """Turn a GGUF file, a model directory, a registry name, or a name of the hub (``org/repo:Q4_K_M``) into a path.
 
-    A registry name that is not cached is pulled, or refused with DownloadError if ``download`` is false.
-    Raises ModelError when there is no such model or file; its text names the nearest known one.
+    A file or model directory that is there wins over names. What is named and not cached is pulled, or refused with
+    DownloadError if ``download`` is false. Raises ModelError when there is no such model or file; its text names the
+    nearest known one.
     """
     if not isinstance(spec, (str, os.PathLike)):
         raise ConfigError(f"a model is a name or a path, got {spec!r:.100}")
     text = os.fspath(spec)
+    folder = cache_dir() if cache is None else cache
+    with refusing(text):
+        path = Path(text).expanduser()
+        if path.is_file() or (path / "config.json").is_file():
+            return path
+        name = parse_hub_name(text) if isinstance(spec, str) and not _beside(path) else None
     entry = MODELS.get(text.lower()) if isinstance(spec, str) else None
     if entry is not None:
-        folder = cache_dir() if cache is None else cache
         if not download and not is_cached(entry, folder):
             raise DownloadError(
                 f"{entry.name} is not in the cache; get it with: sonoran models pull {entry.name}"
             )
         return pull(entry, cache=folder, progress=progress)
+    if name is not None:
+        return (
+            find_hub_model(name, folder).path
+            if not download
+            else (pull_from_hub(name, cache=folder, progress=progress).path)
+        )
     with refusing(text):
-        return _find(text)
+        raise _not_there(path, text, folder)
 
 
-def _find(text: str) -> Path:
-    path = Path(text).expanduser()
+def _beside(path: Path) -> bool:
+    """True where a path that is not there looks misspelt rather than a name of the hub."""
     if path.is_dir():
-        if not (path / "config.json").is_file():
-            files = sorted(found.name for found in path.glob("*.gguf"))
-            hint = f"; pass one of its files: {', '.join(files[:4])}" if files else ""
-            raise ModelError(f"{path}: a folder without config.json is not a model{hint}")
-        return path
-    if path.is_file():
-        return path
+        return True
+    siblings = [found.name for found in path.parent.iterdir()] if path.parent.is_dir() else []
+    return bool(difflib.get_close_matches(path.name, siblings, n=1, cutoff=0.8))
+
+
+def _not_there(path: Path, text: str, cache: Path) -> ModelError:
+    if path.is_dir():
+        files = sorted(found.name for found in path.glob("*.gguf"))
+        hint = f"; pass one of its files: {', '.join(files[:4])}" if files else ""
+        return ModelError(f"{path}: a folder without config.json is not a model{hint}")
     if path.suffix == ".gguf" or path.name != text:
         siblings = [found.name for found in path.parent.iterdir()] if path.parent.is_dir() else []
         if path.is_symlink():
-            raise ModelError(f"{path} is a link to {path.readlink()}, which is not there")
+            return ModelError(f"{path} is a link to {path.readlink()}, which is not there")
         hint = nearest(path.name, siblings) if siblings else f"; the folder {path.parent} is not there"
         if siblings and "mean" not in hint and len(siblings) > 8:
             hint = ""
-        if not siblings and re.fullmatch(r"[\w.-]+/[\w.-]+", text):
-            hint += "; a model of the hub is not fetched by its name: download its files and pass the GGUF or the folder"
-        raise ModelError(f"no such file or folder: {path}{hint}")
-    raise ModelError(f"unknown model {text!r}, and no such file or folder{nearest(text.lower(), MODELS)}")
+        return ModelError(f"no such file or folder: {path}{hint}")
+    known = [*MODELS, *(str(model.name) for model in cached_models(cache))]
+    return ModelError(f"unknown model {text!r}, and no such file or folder{meant(text, known)}")
 
 
 def open_model(path: Path) -> ModelFile:
