@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sonoran.errors import ModelError
-from sonoran.models.tokenizer.gguf_source import LLAMA3_PATTERN, QWEN2_PATTERN, byte_pipeline
+from sonoran.models.tokenizer.gguf_source import LLAMA3_PATTERN, PIPELINES, QWEN2_PATTERN, byte_pipeline
 from sonoran.models.tokenizer.vocabulary import byte_alphabet, token_bytes
 
 
@@ -34,13 +34,36 @@ def test_patterns_are_the_published_ones() -> None:
         ("llama-bpe", ["I", "'LL", " pay", " ", "123", "4", "!!\n\n", "  ", " def", "(x"]),
         ("gpt-2", ["I", "'", "LL", " pay", " 1234", "!!", "\n\n  ", " def", "(", "x"]),
         ("smollm", ["I", "'", "LL", " pay", " ", "1", "2", "3", "4", "!!", "\n\n  ", " def", "(", "x"]),
+        ("dbrx", ["I", "'LL", " pay", " ", "123", "4", "!!\n\n", "  ", " def", "(x"]),
+        ("qwen35", ["I", "'LL", " pay", " ", "1", "2", "3", "4", "!!\n\n", "  ", " def", "(x"]),
+        ("seed-coder", ["I", "'LL", " pay", " ", "1", "2", "3", "4", "!!", "\n\n", "  ", " def", "(x"]),
+        ("gpt-4o", ["I'LL", " pay", " ", "123", "4", "!!\n\n", "  ", " def", "(x"]),
+        ("tekken", ["I", "'LL", " pay", " ", "1", "2", "3", "4", "!!\n\n", "  ", " def", "(x"]),
+        ("deepseek-v3", ["I", "'LL", " pay", " ", "123", "4", "!!\n\n", "  ", " def", "(x"]),
+        ("deepseek-llm", ["I", "'", "LL", " pay", " ", "1234", "!!", "\n", "\n", "  ", " def", "(", "x"]),
+        (
+            "deepseek-coder",
+            ["I", "'", "LL", " pay", " ", "1", "2", "3", "4", "!!", "\n", "\n", "  ", " def", "(", "x"],
+        ),
     ],
 )
 def test_words_of_a_text(pre: str, expected: list[str]) -> None:
     assert words(pre, "I'LL pay 1234!!\n\n   def(x") == expected
 
 
-@pytest.mark.parametrize("pre", ["qwen2", "llama-bpe", "gpt-2", "smollm"])
+@pytest.mark.parametrize(
+    ("pre", "expected"),
+    [
+        ("llama-bpe", ["getHTTPResponse", "Ünder", "/path"]),
+        ("tekken", ["get", "HTTPResponse", "Ünder", "/path"]),
+        ("gpt-4o", ["get", "HTTPResponse", "Ünder", "/path"]),
+    ],
+)
+def test_words_in_mixed_case(pre: str, expected: list[str]) -> None:
+    assert [word for text in ("getHTTPResponse", "Ünder/path") for word in words(pre, text)] == expected
+
+
+@pytest.mark.parametrize("pre", PIPELINES)
 @given(text=st.text(st.characters(exclude_categories=["Cs"])))
 def test_words_join_to_the_text(pre: str, text: str) -> None:
     assert "".join(words(pre, text)) == text
@@ -56,9 +79,9 @@ def test_only_qwen2_normalises_and_only_llama3_ignores_merges_and_adds_bos() -> 
 
 def test_unknown_names_are_refused() -> None:
     with pytest.raises(
-        ModelError, match=r"x\.gguf: pre-tokenizer 'qwen35' is not supported; supported: gpt-2, "
+        ModelError, match=r"x\.gguf: pre-tokenizer 'falcon' is not supported; supported: gpt-2, "
     ):
-        byte_pipeline("qwen35", "x.gguf")
+        byte_pipeline("falcon", "x.gguf")
 
 
 @pytest.mark.parametrize(
@@ -66,7 +89,10 @@ def test_unknown_names_are_refused() -> None:
     [
         (("falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "llama3", "llama-v3"), "llama-bpe"),
         (("kormo", "f2llmv2", "megrez", "deepseek-r1-qwen"), "qwen2"),
-        (("phi-2", "a.x-4.0", "mellum", "gigachat", "exaone4"), "gpt-2"),
+        (("phi-2", "a.x-4.0", "mellum", "gigachat", "exaone4", "mpt", "olmo"), "gpt-2"),
+        (("starcoder", "refact", "minerva-7b"), "smollm"),
+        (("llama4", "kanana2"), "gpt-4o"),
+        (("hunyuan-dense",), "deepseek-v3"),
     ],
 )
 def test_names_that_llama_cpp_treats_alike(names: tuple[str, ...], like: str) -> None:

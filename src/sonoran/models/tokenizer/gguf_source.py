@@ -126,6 +126,48 @@ LLAMA3_PATTERN = (
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 QWEN2_PATTERN = LLAMA3_PATTERN.replace(r"\p{N}{1,3}", r"\p{N}")
+QWEN35_PATTERN = QWEN2_PATTERN.replace(r"?\p{L}+", r"?[\p{L}\p{M}]+").replace(r"[^\s\p{L}", r"[^\s\p{L}\p{M}")
+SEED_CODER_PATTERN = QWEN2_PATTERN.replace(r"[^\s\p{L}\p{N}]+[\r\n]*", r"[^\s\p{L}\p{N}\r\n]+")
+GPT4O_PATTERN = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+TEKKEN_PATTERN = GPT4O_PATTERN.replace("(?i:'s|'t|'re|'ve|'m|'ll|'d)?", "").replace(r"\p{N}{1,3}", r"\p{N}")
+# Of DeepSeek: cut one after the other. The letters are those of Latin, Greek, Cyrillic, Armenian and the like.
+_CASED = (
+    "A-Za-z\u00b5\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u01ba\u01bc-\u01bf\u01c4-\u0293\u0295-\u02af\u0370-\u0373"
+    "\u0376\u0377\u037b-\u037d\u037f\u0386\u0388-\u038a\u038c\u038e-\u03a1\u03a3-\u03f5\u03f7-\u0481\u048a-"
+    "\u052f\u0531-\u0556\u10a0-\u10c5\u13a0-\u13f5\u13f8-\u13fd\u1c90-\u1cba\u1cbd-\u1cbf\u1d00-\u1d2b\u1d6b-"
+    "\u1d77\u1d79-\u1d9a\u1e00-\u1f15\u1f18-\u1f1d\u1f20-\u1f45\u1f48-\u1f4d\u1f50-\u1f57\u1f59\u1f5b\u1f5d"
+    "\u1f5f-\u1f7d\u1f80-\u1fb4\u1fb6-\u1fbc\u1fbe\u1fc2-\u1fc4\u1fc6-\u1fcc\u1fd0-\u1fd3\u1fd6-\u1fdb\u1fe0-"
+    "\u1fec\u1ff2-\u1ff4\u1ff6-\u1ffc\u2102\u2107\u210a-\u2113\u2115\u2119-\u211d\u2124\u2126\u2128\u212a-"
+    "\u212d\u212f-\u2134\u2139\u213c-\u213f\u2145-\u2149\u214e\u2183\u2184\u2c00-\u2c7b\u2c7e-\u2ce4\u2ceb-"
+    "\u2cee\u2cf2\u2cf3\ua640-\ua66d\ua680-\ua69b\ua722-\ua76f\ua771-\ua787\ua78b-\ua78e\uab70-\uabbf\ufb00-"
+    "\ufb06\ufb13-\ufb17\uff21-\uff3a\uff41-\uff5a\U00010400-\U0001044f\U000104b0-\U000104d3\U000104d8-"
+    "\U000104fb\U00010c80-\U00010cb2\U00010cc0-\U00010cf2\U000118a0-\U000118df\U0001e900-\U0001e943"
+)
+DEEPSEEK_LLM_PATTERNS = (
+    r"[\r\n]",
+    rf"\s?[{_CASED}]+",
+    "\\s?[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002]+",
+    r"\s+$",
+    "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+",
+    r"\p{N}+",
+)
+DEEPSEEK_CODER_PATTERNS = (
+    r"[\r\n]",
+    r"\s?\p{L}+",
+    r"\s?\p{P}+",
+    "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+",
+    r"\p{N}",
+)
+DEEPSEEK_V3_PATTERNS = (
+    r"\p{N}{1,3}",
+    "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
+    r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*"""
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,10 +180,10 @@ class BytePipeline:
     add_bos: bool = False  # when the file does not say
 
 
-def _split(pattern: str) -> Any:
+def _split(*patterns: str) -> Any:
     return pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(pattern), behavior="isolated"),
+            *(pre_tokenizers.Split(Regex(pattern), behavior="isolated") for pattern in patterns),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
@@ -165,23 +207,36 @@ def _smollm() -> BytePipeline:
     return BytePipeline(None, pre_tokenizers.Sequence([digits, words]))
 
 
+def _cutting(*patterns: str, **options: Any) -> Callable[[], BytePipeline]:
+    return lambda: BytePipeline(None, _split(*patterns), **options)
+
+
 # Names that llama.cpp treats alike stand together.
-_PIPELINES: dict[str, Callable[[], BytePipeline]] = {
+PIPELINES: dict[str, Callable[[], BytePipeline]] = {
     **dict.fromkeys(("gpt-2", "phi-2", "a.x-4.0", "mellum", "gigachat", "exaone4"), _gpt2),
+    **dict.fromkeys(("mpt", "olmo", "jais", "trillion", "granite-docling"), _gpt2),
     **dict.fromkeys(("llama-bpe", "llama3", "llama-v3"), _llama3),
     **dict.fromkeys(("falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"), _llama3),
+    **dict.fromkeys(("dbrx", "smaug-bpe"), _cutting(LLAMA3_PATTERN)),
     **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "kormo", "f2llmv2", "megrez"), _qwen2),
-    "smollm": _smollm,
+    "qwen35": lambda: BytePipeline(normalizers.NFC(), _split(QWEN35_PATTERN)),
+    **dict.fromkeys(("smollm", "starcoder", "refact", "codeshell", "minerva-7b", "mellum2"), _smollm),
+    "tekken": _cutting(TEKKEN_PATTERN, ignore_merges=True, add_bos=True),
+    **dict.fromkeys(("gpt-4o", "llama4", "kanana2"), _cutting(GPT4O_PATTERN)),
+    "seed-coder": _cutting(SEED_CODER_PATTERN),
+    "deepseek-llm": _cutting(*DEEPSEEK_LLM_PATTERNS),
+    "deepseek-coder": _cutting(*DEEPSEEK_CODER_PATTERNS),
+    **dict.fromkeys(("deepseek-v3", "hunyuan-dense", "joyai-llm"), _cutting(*DEEPSEEK_V3_PATTERNS)),
 }
 
 
 def byte_pipeline(name: str, where: str = "the file") -> BytePipeline:
     """Return the steps for ``tokenizer.ggml.pre``; raise ModelError for a name that is not known."""
-    if name not in _PIPELINES:
+    if name not in PIPELINES:
         raise ModelError(
-            f"{where}: pre-tokenizer {shown(name)} is not supported; supported: {', '.join(_PIPELINES)}"
+            f"{where}: pre-tokenizer {shown(name)} is not supported; supported: {', '.join(PIPELINES)}"
         )
-    return _PIPELINES[name]()
+    return PIPELINES[name]()
 
 
 def _pre_tokenizer(fields: Fields, size: int) -> str:
