@@ -119,7 +119,15 @@ def test_an_example_runs(block: Block, tiny: dict[str, str], tmp_path: Path) -> 
         "PATH": f"{program.parent}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]),
     }
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
     assert done.returncode == 0, f"{block.name}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -60,9 +61,13 @@ class Bars:
     def __enter__(self) -> Bars:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Take the bars away."""
         if self._tasks:  # without a terminal, stopping prints an empty line
             self._progress.stop()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 @contextmanager
@@ -101,6 +106,47 @@ def load_progress(console: Console = err) -> Iterator[Reporting]:
     """Show bars for models that are fetched and for weights that are read."""
     with pull_progress(console) as pulling, weights_progress(console) as loading:
         yield Reporting(pull=pulling, load=loading)
+
+
+LONG_PROMPT = 256
+"""A prompt of more tokens takes several passes, so that there is something to show."""
+
+
+class Reading:
+    """The bar of a prompt that is being read. ``read`` may be called from another thread than the rest."""
+
+    def __init__(self, bars: Bars, num_tokens: int) -> None:
+        self._bars, self._total, self._done = bars, num_tokens, 0
+        self._lock = threading.Lock()
+        self._ended = num_tokens <= LONG_PROMPT
+        self._show()
+
+    def read(self, count: int) -> None:
+        """Move on by so many tokens."""
+        self._done += count
+        self._show()
+
+    def end(self) -> None:
+        """Take the bar away, before anything else is written."""
+        with self._lock:
+            self._ended = True
+            self._bars.close()
+
+    def _show(self) -> None:
+        with self._lock:
+            if not self._ended:
+                self._bars.show("prompt", self._done, self._total, "reading the prompt")
+
+
+@contextmanager
+def reading_progress(num_tokens: int, console: Console = err) -> Iterator[Reading]:
+    """Show a bar while a long prompt is read."""
+    with Bars(console, MofNCompleteColumn(), TextColumn("tokens"), live=False) as bars:
+        reading = Reading(bars, num_tokens)
+        try:
+            yield reading
+        finally:
+            reading.end()
 
 
 @contextmanager

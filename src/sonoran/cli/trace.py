@@ -9,16 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from sonoran.cli.common import JsonOption, command, examples, print_json, remark, write
-from sonoran.cli.generate import (
-    ChatOption,
-    FileOption,
-    PromptArgument,
-    SystemOption,
-    read_prompt,
-    stream,
-    summary,
-)
+from sonoran.cli.answer import generate_answer, summary, write_text
+from sonoran.cli.common import JsonOption, command, examples, print_json, remark, say, write
 from sonoran.cli.options import (
     ENGINE,
     SAMPLING,
@@ -30,6 +22,14 @@ from sonoran.cli.options import (
     mode_option,
     offers,
 )
+from sonoran.cli.prompt import (
+    ChatOption,
+    FilesOption,
+    PromptArgument,
+    SystemOption,
+    piped_input,
+    read_prompt,
+)
 from sonoran.config import EngineConfig
 from sonoran.engine.trace import Span, chrome_trace
 from sonoran.errors import ConfigError
@@ -37,7 +37,7 @@ from sonoran.models.registry import DEFAULT_TARGET
 
 EXAMPLES = examples(
     'sonoran trace "Reverse a list in Python" --out trace.json',
-    "sonoran trace --file prompt.txt --mode sd -n 32",
+    "sonoran trace -f prompt.txt --mode sd -n 32",
     'sonoran trace "hello" --draft-address tcp://127.0.0.1:5757 --json',
 )
 
@@ -51,7 +51,7 @@ def register(app: typer.Typer) -> None:
 @offers(SAMPLING, SPECULATION, ENGINE, temperature=0.0, max_tokens=64, seed=0)
 def trace(
     prompt: PromptArgument = None,
-    file: FileOption = None,
+    file: FilesOption = None,
     target_file: Annotated[Path, typer.Option("--out", "-o", help="Where the trace goes.")] = Path(
         "trace.json"
     ),
@@ -67,14 +67,15 @@ def trace(
 
     Open the file at https://ui.perfetto.dev or chrome://tracing.
     """
-    text = read_prompt(prompt, file)
+    text = read_prompt(prompt, file or (), piped_input(wanted=prompt == "-"))
     params, config = decoding(mode, given)
     check_writable(target_file)
     with load(model, config, **given[EngineConfig], max_num_seqs=1) as llm:
         ids = llm.tokenizer.encode_prompt(text, system=system, chat=chat)
         llm.start_trace()
-        output = stream(llm, ids, params, quiet=json)
+        answer = generate_answer(llm, ids, params, None if json else write_text)
         lanes = llm.end_trace()
+        length = llm.max_model_len
     about = {
         "model": model,
         "speculative_config": None if config is None else asdict(config),
@@ -84,10 +85,11 @@ def trace(
     write(target_file, document.encode("utf-8"))
     parts = {lane: totals(spans) for lane, spans in lanes.items()}
     if json:
-        text = output.outputs[0].text
-        print_json({"file": str(target_file), "lanes": parts, "text": text, "metrics": output.metrics})
+        text = answer.text
+        print_json({"file": str(target_file), "lanes": parts, "text": text, "metrics": answer.metrics})
         return
-    remark(summary(output.metrics))
+    say("")
+    remark(summary(answer, params, length))
     for lane, total in parts.items():
         remark(f"{lane}: {describe(total)}")
     remark(f"{target_file} opens at https://ui.perfetto.dev")
