@@ -96,22 +96,48 @@ void bind_model(nb::module_& m) {
       .def(
           "__init__",
           [](Decoder* self, const DecoderConfig& config, const std::vector<Spec>& matrices, int threads,
-             const std::vector<int>& cores, const std::string& instruction_set) {
-            new (self) Decoder(config, read_specs(matrices), threads, cores, instruction_set);
+             const std::vector<int>& cores, const std::string& instruction_set, int loading_threads) {
+            new (self)
+                Decoder(config, read_specs(matrices), threads, cores, instruction_set, loading_threads);
           },
           nb::arg("config"), nb::arg("matrices"), nb::arg("threads"), nb::arg("cores"),
-          nb::arg("instruction_set"),
+          nb::arg("instruction_set"), nb::arg("loading_threads") = 0,
           "Reserve memory; matrices are (name, packed format, outputs, inputs). Threads are pinned to the "
-          "cores if there are any.")
+          "cores if there are any; until finish(), loading_threads (0: the same ones) work on any core.")
       .def(
           "load_matrix",
           [](Decoder& d, const std::string& name, const std::string& format, Bytes rows) {
             const sonoran::Format from = sonoran::format_from_name(format.c_str());
             const nb::gil_scoped_release release;
-            d.weights().load_matrix(name, from, rows.data(), rows.size(), d.pool());
+            d.weights().load_matrix(name, from, rows.data(), rows.size(), d.loading_pool());
           },
           nb::arg("name"), nb::arg("format"), nb::arg("rows"),
           "Pack the rows of a matrix, as a file has them in this format.")
+      .def(
+          "read_packed",
+          [](Decoder& d, int file, size_t offset) {
+            const nb::gil_scoped_release release;
+            return d.weights().read_packed(file, offset, d.loading_pool());
+          },
+          nb::arg("file"), nb::arg("offset"),
+          "Read all matrices from an open file that holds packed() of the same matrices at an offset; return "
+          "what "
+          "digest() is now. A matrix that is loaded afterwards takes the place of what was read.")
+      .def(
+          "packed",
+          [](Decoder& d) {
+            return nb::ndarray<nb::numpy, const uint8_t, nb::ndim<1>>(d.weights().packed(),
+                                                                      {d.weights().bytes()}, nb::handle());
+          },
+          nb::rv_policy::reference_internal,
+          "All matrices in the packed layout, one after another; not copied.")
+      .def(
+          "digest",
+          [](Decoder& d) {
+            const nb::gil_scoped_release release;
+            return d.weights().digest(d.loading_pool());
+          },
+          "A checksum of packed(), against damage.")
       .def(
           "load_vector",
           [](Decoder& d, const std::string& name, Vector v) {

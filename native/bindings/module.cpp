@@ -47,6 +47,9 @@ NB_MODULE(_native, m) {
   m.def(
       "best_instruction_set", [] { return std::string(sonoran::select_kernels("auto").name); },
       "The name of the instruction set that is chosen by default.");
+  m.def(
+      "packed_layout", [] { return std::string(SONORAN_PACKED_LAYOUT); },
+      "Names the packed layout of this build: it differs where the layout may differ.");
   m.def("available_cores", &sonoran::available_cores, "The cores that this process may use.");
   m.def("measure_read_bandwidth", &sonoran::measure_read_bandwidth, nb::arg("bytes"), nb::arg("threads"),
         nb::arg("cores"), nb::arg("repeats"), nb::call_guard<nb::gil_scoped_release>(),

@@ -26,7 +26,7 @@ bool all_finite(const float* values, size_t n) {
 }  // namespace
 
 Decoder::Decoder(const DecoderConfig& config, const std::vector<MatrixSpec>& specs, int threads,
-                 std::vector<int> cores, const std::string& instruction_set)
+                 std::vector<int> cores, const std::string& instruction_set, int loading_threads)
     : config_(config),
       hidden_(round_up(config.hidden_size, 16)),
       intermediate_(round_up(config.intermediate_size, 16)),
@@ -34,6 +34,8 @@ Decoder::Decoder(const DecoderConfig& config, const std::vector<MatrixSpec>& spe
       attended_(round_up(config.num_heads * config.head_dim, 16)),
       kernels_(select_kernels(instruction_set)),
       pool_(threads, cores),
+      loading_(loading_threads > 0 ? std::make_unique<ThreadPool>(loading_threads, std::vector<int>{})
+                                   : nullptr),
       cores_(std::move(cores)),
       weights_(specs),
       kv_(config) {
@@ -94,6 +96,7 @@ void Decoder::finish() {
   std::vector<int> all(static_cast<size_t>(output_->blocks()));
   std::iota(all.begin(), all.end(), 0);
   set_output_blocks(all);
+  loading_.reset();
 }
 
 void Decoder::restrict_output(const std::vector<int>& blocks) {

@@ -18,11 +18,13 @@ namespace sonoran {
 
 class Decoder {
  public:
+  // Until `finish`, `loading_threads` of no core in particular do the work.
   Decoder(const DecoderConfig& config, const std::vector<MatrixSpec>& specs, int threads,
-          std::vector<int> cores, const std::string& instruction_set);
+          std::vector<int> cores, const std::string& instruction_set, int loading_threads);
 
   WeightStore& weights() { return weights_; }
   ThreadPool& pool() { return pool_; }
+  ThreadPool& loading_pool() { return loading_ ? *loading_ : pool_; }
   KvMemory& kv() { return kv_; }
   const Kernels& kernels() const { return kernels_; }
   int vocab_size() const { return config_.vocab_size; }
@@ -91,6 +93,7 @@ class Decoder {
   int attended_;
   const Kernels& kernels_;
   ThreadPool pool_;
+  std::unique_ptr<ThreadPool> loading_;
   std::vector<int> cores_;
   WeightStore weights_;
   KvMemory kv_;

@@ -30,6 +30,11 @@ def instruction_sets() -> list[InstructionSet]:
 def best_instruction_set() -> str:
     """The name of the instruction set that is chosen by default."""
 
+def packed_layout() -> str:
+    """
+    Names the packed layout of this build: it differs where the layout may differ.
+    """
+
 def available_cores() -> list[int]:
     """The cores that this process may use."""
 
@@ -69,13 +74,24 @@ class DecoderConfig:
 class Decoder:
     """A decoder with its weights, KV memory and threads."""
 
-    def __init__(self, config: DecoderConfig, matrices: Sequence[tuple[str, str, int, int]], threads: int, cores: Sequence[int], instruction_set: str) -> None:
+    def __init__(self, config: DecoderConfig, matrices: Sequence[tuple[str, str, int, int]], threads: int, cores: Sequence[int], instruction_set: str, loading_threads: int = 0) -> None:
         """
-        Reserve memory; matrices are (name, packed format, outputs, inputs). Threads are pinned to the cores if there are any.
+        Reserve memory; matrices are (name, packed format, outputs, inputs). Threads are pinned to the cores if there are any; until finish(), loading_threads (0: the same ones) work on any core.
         """
 
     def load_matrix(self, name: str, format: str, rows: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
         """Pack the rows of a matrix, as a file has them in this format."""
+
+    def read_packed(self, file: int, offset: int) -> int:
+        """
+        Read all matrices from an open file that holds packed() of the same matrices at an offset; return what digest() is now. A matrix that is loaded afterwards takes the place of what was read.
+        """
+
+    def packed(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]:
+        """All matrices in the packed layout, one after another; not copied."""
+
+    def digest(self) -> int:
+        """A checksum of packed(), against damage."""
 
     def load_vector(self, name: str, values: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
         """Copy a norm's weights or a bias."""

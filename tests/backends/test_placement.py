@@ -104,3 +104,15 @@ def test_kernels_are_the_best_unless_others_are_named(monkeypatch):
     monkeypatch.setenv("SONORAN_KERNELS", "portible")
     with pytest.raises(ConfigError, match="which this processor lacks; did you mean 'portable'"):
         placement.default_kernels()
+
+
+def test_loading_uses_the_other_cores_of_one_node_only(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        placement, "find_processors", lambda sys: Processors((0, 1, 2, 3), (0, 1, 2, 3), None)
+    )
+    assert placement.loading_threads((3,), tmp_path) == 4
+    assert placement.loading_threads((0, 1, 2, 3), tmp_path) == 0
+    assert placement.loading_threads((), tmp_path) == 0
+    for node in ("node0", "node1"):
+        (tmp_path / "devices/system/node" / node).mkdir(parents=True)
+    assert placement.loading_threads((3,), tmp_path) == 0

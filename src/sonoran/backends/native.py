@@ -10,7 +10,15 @@ import numpy as np
 
 from sonoran import _native
 from sonoran.backends.base import BackendFacts, Rows
-from sonoran.backends.placement import default_kernels, place_threads
+from sonoran.backends.packed import (
+    LEAST_BYTES,
+    PackedKey,
+    Spec,
+    keep_packed,
+    largest_bytes,
+    read_packed,
+)
+from sonoran.backends.placement import default_kernels, loading_threads, place_threads
 from sonoran.config import Precision
 from sonoran.errors import ConfigError, nearest
 from sonoran.models.config import ModelConfig
@@ -43,6 +51,8 @@ class NativeBackend:
 
     Row independence: integer dot products are exact and every floating-point sum has one order, so a row's logits
     are the same bits for any batch, any number of threads and any instruction set.
+
+    The weights of models of ``least_kept`` bytes and more are kept in the cache as they are in memory.
     """
 
     def __init__(
@@ -57,6 +67,7 @@ class NativeBackend:
         quantize_output: bool = False,
         instruction_set: str | None = None,
         progress: LoadProgress | None = None,
+        least_kept: int = LEAST_BYTES,
     ) -> None:
         if block_size < 16 or block_size % 16:
             raise ConfigError(f"block_size must be a multiple of 16, got {block_size}")
@@ -74,21 +85,21 @@ class NativeBackend:
         ]
         _say_what_stays(model_file, matrices, quantize)
         shape = _shape(model_file.config, block_size, num_blocks)
-        decoder = _native.Decoder(shape, specs, count, pinned, instruction_set or default_kernels())
+        kernels = instruction_set or default_kernels()
+        decoder = _native.Decoder(shape, specs, count, pinned, kernels, loading_threads(pinned))
         total = sum(t.nbytes for t in matrices)
-        done = kept = 0
+        key = _packed_key(model_file, specs, kernels) if total >= least_kept else None
+        if progress is not None:
+            progress(0, total)
+        if key is None or not read_packed(decoder, key):
+            _pack(decoder, model_file, matrices, progress)
+            if key is not None:
+                keep_packed(decoder, key)
         for tensor in model_file.tensors.values():
             if len(tensor.shape) == 1:
                 decoder.load_vector(tensor.name, dequantize(tensor))
-                continue
-            decoder.load_matrix(tensor.name, tensor.dtype, np.ascontiguousarray(tensor.data).reshape(-1))
-            done += tensor.nbytes
-            kept += tensor.nbytes
-            if kept > _KEEP_MAPPED:
-                model_file.release()  # pages of the file that were read would count as ours
-                kept = 0
-            if progress is not None:
-                progress(done, total)
+        if progress is not None:
+            progress(total, total)
         model_file.release()
         decoder.finish()
         self._decoder: _native.Decoder | None = decoder
@@ -180,6 +191,36 @@ class NativeBackend:
         if self._decoder is None:
             raise ConfigError("the backend is closed")
         return self._decoder
+
+
+def _packed_key(model_file: ModelFile, specs: list[Spec], kernels: str) -> PackedKey | None:
+    """Return the key of the weights in the cache; None where they are not kept."""
+    if not largest_bytes():
+        return None
+    try:
+        return PackedKey.of(model_file, specs, kernels)
+    except OSError:
+        return None
+
+
+def _pack(
+    decoder: _native.Decoder,
+    model_file: ModelFile,
+    matrices: list[TensorInfo],
+    progress: LoadProgress | None,
+) -> None:
+    """Convert all matrices from the model file."""
+    total = sum(tensor.nbytes for tensor in matrices)
+    done = kept = 0
+    for tensor in matrices:
+        decoder.load_matrix(tensor.name, tensor.dtype, np.ascontiguousarray(tensor.data).reshape(-1))
+        done += tensor.nbytes
+        kept += tensor.nbytes
+        if kept > _KEEP_MAPPED:
+            model_file.release()  # pages of the file that were read would count as ours
+            kept = 0
+        if progress is not None:
+            progress(done, total)
 
 
 def packed_format(tensor: TensorInfo, quantize: Precision | None, quantize_output: bool = False) -> str:

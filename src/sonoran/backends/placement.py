@@ -115,6 +115,19 @@ def place_threads(threads: int | None, cores: tuple[int, ...] | None) -> tuple[i
     return count, cores or ()
 
 
+def loading_threads(cores: tuple[int, ...], sys: Path = Path("/sys")) -> int:
+    """Return how many threads load a model that will run on ``cores``: more than one for each where the machine has more.
+
+    0 stands for the model's own threads. Memory lies on the node of the core that first writes it, so that machines
+    with several nodes load where they run.
+    """
+    nodes = sys / "devices/system/node"
+    if not cores or len(list(nodes.glob("node[0-9]*"))) > 1:
+        return 0
+    usable = len(find_processors(sys).cores)
+    return usable if usable > len(cores) else 0
+
+
 def split_cores(target: tuple[int, ...] | None) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return cores for the target and for a draft beside it; the draft's are empty when there are none left.
 

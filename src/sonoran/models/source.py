@@ -45,6 +45,15 @@ class ModelFile:
         """Bytes of all tensors."""
         return sum(tensor.nbytes for tensor in self.tensors.values())
 
+    def identity(self) -> list[tuple[str, int, int, int]]:
+        """Return what tells the files from others and from what they were before: name, bytes, time of change, inode.
+
+        Raises OSError when they are not there any more.
+        """
+        files = [self.path] if self.directory is None else sorted(self.directory.glob("*.safetensors"))
+        stats = [(file.name, file.stat()) for file in files]
+        return [(name, stat.st_size, stat.st_mtime_ns, stat.st_ino) for name, stat in stats]
+
     def release(self) -> None:
         """Let go of the mapped pages that were read; a later read brings them back.
 
