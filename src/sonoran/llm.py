@@ -9,7 +9,7 @@ import logging
 import queue
 import time
 import weakref
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
 from numbers import Integral
 from pathlib import Path
 from typing import Any, cast
@@ -285,7 +285,7 @@ class LLM:
 
     def deltas(
         self, prompt: Prompt | Sequence[Message], sampling_params: SamplingParams | None = None
-    ) -> Iterator[RequestDelta]:
+    ) -> Generator[RequestDelta, None, None]:
         """Like `stream`, but yield what each round added, and where its tokens came from (``SampleRound.origins``)."""
         request = self._prepare(prompt, sampling_params)
         news: queue.SimpleQueue[RequestDelta | SonoranError] = queue.SimpleQueue()

@@ -76,18 +76,6 @@ class RequestOutput:
 def _short(text: str) -> str:
     return repr(text) if len(text) <= 60 else f"{text[:57]!r}..."
 
-    def __repr__(self) -> str:
-        """One line: what a notebook shows need not be every number."""
-        texts = ", ".join(
-            f"{len(o.token_ids)} tokens {_short(o.text)} ({o.finish_reason or 'going on'})"
-            for o in self.outputs
-        )
-        return f"RequestOutput({self.request_id}: {len(self.prompt_token_ids)} tokens of prompt; {texts})"
-
-
-def _short(text: str) -> str:
-    return repr(text) if len(text) <= 60 else f"{text[:57]!r}..."
-
 
 @dataclass(frozen=True, slots=True)
 class SampleRound:
