@@ -19,6 +19,7 @@ from sonoran.cli.common import examples
 COMMANDS = {
     "Use": {
         "generate": "Answer a prompt; the text comes as it is generated.",
+        "chat": "Talk with a model in the terminal; it is loaded once.",
         "models": "The known models and the cache.",
         "doctor": "What the machine has, what is cached, and whether everything works.",
     },
