@@ -47,7 +47,8 @@ def plan_command(
         str | None, typer.Option(help="Parameters of the target: 70e9, 70B.", metavar="COUNT")
     ] = None,
     target: Annotated[
-        str | None, typer.Option(help="A well-known model instead: Qwen2.5/72B.", metavar="FAMILY/NAME")
+        str | None,
+        typer.Option(help="Or a well-known model (Qwen2.5/72B, a hub id) or file.", metavar="NAME|FILE"),
     ] = None,
     target_tokens: Annotated[
         str | None, typer.Option(help="Training tokens of the target: 15e12, 15T.", metavar="COUNT")

@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from sonoran.errors import PlanError
+from sonoran.errors import ModelError, PlanError
 from sonoran.planning.scaling.candidates import Candidate, parse_candidates
 from sonoran.planning.scaling.costs import ParameterCost, measured_cost_from_dict
 from sonoran.planning.scaling.models import (
@@ -18,6 +18,7 @@ from sonoran.planning.scaling.models import (
 )
 from sonoran.planning.scaling.planning import plan
 from sonoran.planning.scaling.sensitivity import bootstrap_size, resampled_planes
+from tests.tiny_models import make_gguf
 
 
 @pytest.fixture(scope="module")
@@ -257,6 +258,31 @@ def test_bad_candidates(text, words):
 def test_bad_arguments(arguments, words):
     with pytest.raises(PlanError, match=words):
         plan(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("Qwen/Qwen2.5-7B-Instruct-GGUF", "Qwen2.5/7B"),
+        ("mistralai/Mistral-7B-Instruct-v0.3", "Mistral/7B-v0.3"),
+        ("mistralai/Mistral-Nemo-Instruct-2407", "Mistral/Nemo-12B"),
+        ("bartowski/Meta-Llama-3.1-8B-Instruct-GGUF", "Llama-3.1/8B"),
+        ("Qwen/Qwen3-4B-Instruct-2507", "Qwen3/4B"),
+        ("TinyLlama/TinyLlama-1.1B-Chat-v1.0", "TinyLlama/1.1B"),
+        ("mistral-7b-instruct-v0.2.Q4_K_M.gguf", "Mistral/7B-v0.1"),
+        ("meta-llama/Llama-2-7b-chat-hf", "Llama-2/7B"),
+    ],
+)
+def test_names_as_people_have_them(name, key):
+    assert find_model(name).key == key
+
+
+def test_a_target_of_ones_own(tmp_path):
+    make_gguf(tmp_path / "mine.gguf", hidden_size=64, intermediate_size=128)
+    answer = plan(target=str(tmp_path / "mine.gguf"), target_tokens=1e9, draws=0)
+    assert answer.target_parameters < 1e6 and answer.candidates == ()
+    with pytest.raises(ModelError, match=r"missing\.gguf"):
+        plan(target=str(tmp_path / "missing.gguf"))
 
 
 def test_model_table_is_sound():

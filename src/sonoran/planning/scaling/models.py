@@ -7,6 +7,7 @@ import functools
 import json
 import re
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import resources
 from typing import Any
 
@@ -95,7 +96,12 @@ def anchored(laws: Laws, anchors: tuple[Anchor, ...]) -> Laws:
     return replace(laws, loss=loss, anchors=anchors, anchored_sd=laws.residual_sd if error is None else error)
 
 
-_SUFFIXES = re.compile(r"(-hf|-instruct|-chat|-it|-pt|-base)+$")
+_NOISE = re.compile(
+    r"hf|instruct|chat|it|pt|base|meta|gguf|awq|gptq|fp8|int[48]|bf16|f16|f32|mlx|[1-9]bit|bnb|qat|unsloth|[0-9]{4}"
+    r"|(i?q|tq)[1-8]|k|m|s|l|xs|xxs|nl"
+)
+"""Parts of a checkpoint's name that say nothing about size or data: tuning, format, precision, month, packager."""
+_VERSION = re.compile(r"v[0-9.]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,20 +135,30 @@ def _plain(text: str) -> str:
     return re.sub(r"[^a-z0-9.]", "", text.lower())
 
 
+def _essence(text: str, *, versions: bool) -> str:
+    """The parts of a name that tell models apart, with or without versions such as v0.3."""
+    parts = re.split(r"[-_/ ]|\.(?=i?q[1-8]|tq[12]|b?f16|f32|gguf)", text.strip().lower())
+    kept = [p for p in parts if not _NOISE.fullmatch(p) and (versions or not _VERSION.fullmatch(p))]
+    return _plain("".join(kept))
+
+
 def find_model(text: str) -> KnownModel:
-    """Look up ``FAMILY/NAME``, a hub identifier or ``FAMILY-NAME``; case and -Instruct endings do not matter.
+    """Look up ``FAMILY/NAME``, a hub identifier, ``FAMILY-NAME`` or the name of a file.
+
+    Case, packager and parts such as Instruct, GGUF, AWQ, Q4_K_M or 2507 do not matter.
 
     Raises PlanError that names the nearest family, or the sizes of the family.
     """
-    wanted = _SUFFIXES.sub("", text.strip().lower())
-    if not wanted:
+    if not text.strip():
         raise PlanError("the name of a model is empty; examples: Qwen2.5/72B, Llama-3.1/70B")
-    plain = _plain(wanted)
-    for model in known_models():
-        hub = _SUFFIXES.sub("", model.hub.lower())
-        spellings = (model.key, hub, hub.split("/", 1)[1], f"{model.family}-{model.name}")
-        if plain in {_plain(spelling) for spelling in spellings}:
-            return model
+    # Others repackage models under a name of their own: the part behind the slash says which.
+    asked = [text.strip()] + ([text.split("/", 1)[1]] if "/" in text else [])
+    for essence in (_plain, partial(_essence, versions=True), partial(_essence, versions=False)):
+        wanted = {essence(spelling) for spelling in asked}
+        for model in known_models():
+            spellings = (model.key, model.hub, model.hub.split("/", 1)[1], f"{model.family}-{model.name}")
+            if wanted & {essence(spelling) for spelling in spellings}:
+                return model
     head = text.split("/", 1)[0].strip() if "/" in text else re.split(r"-(?=[0-9.]+[bBmM])", text)[0]
     families = {_plain(model.family): model.family for model in known_models()}
     if _plain(head) in families:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
 from sonoran.errors import PlanError
+from sonoran.models.source import open_model
 from sonoran.planning.scaling.candidates import Candidate, Ranked, candidate_of, rank, speedup_range
 from sonoran.planning.scaling.costs import PUBLISHED_COST, CostModel, MeasuredCost
 from sonoran.planning.scaling.deployment import Deployment, deployments
@@ -121,13 +124,12 @@ def plan(
 ) -> Plan:
     """Plan the draft of one target.
 
-    The target is ``target_params`` (parameters) with ``target_tokens`` (training tokens), or ``target``, a
-    name of the built-in table. ``candidates`` are names of the table or Candidate objects; a named target
-    without candidates is ranked against the smaller models of its tokenizer. ``measured`` maps drafts of the table
-    to what was measured of them with this target: alpha, or tokens per round at a K as text (``5.03@6``). They and
-    the candidates with an alpha move the acceptance law to this target. ``price`` is that of one device and hour,
-    for costs by device. ``draws`` is the size of the bootstrap (0:
-    none).
+    The target is ``target_params`` (parameters) with ``target_tokens`` (training tokens), or ``target``: a name of the
+    built-in table, a GGUF file or a model folder. ``candidates`` are names of the table or Candidate objects; a named
+    target without candidates is ranked against the smaller models of its tokenizer. ``measured`` maps drafts of the
+    table to what was measured of them with this target: alpha, or tokens per round at a K as text (``5.03@6``). They
+    and the candidates with an alpha move the acceptance law to this target. ``price`` is that of one device and hour,
+    for costs by device. ``draws`` is the size of the bootstrap (0: none).
 
     Raises PlanError for impossible input. Everything extrapolated or assumed is listed in ``notes``.
     """
@@ -304,6 +306,8 @@ def throughput_curve(
 
 def _target(target_params: float | None, name: str | None) -> tuple[KnownModel | None, float]:
     if name is not None and target_params is None:
+        if Path(name).suffix == ".gguf" or Path(name).exists():
+            return _file(Path(name))
         model = find_model(name)
         return model, float(model.parameters)
     if name is not None or target_params is None:
@@ -311,6 +315,20 @@ def _target(target_params: float | None, name: str | None) -> tuple[KnownModel |
             "give the target as a number of parameters (70e9) or as a name (Qwen2.5/72B): exactly one of them"
         )
     return None, parameter_count("target_params", target_params)
+
+
+def _file(path: Path) -> tuple[KnownModel | None, float]:
+    """A model file's parameters, and the model of the table that its name and size say it is. Raises ModelError."""
+    opened = open_model(path)
+    parameters = float(sum(math.prod(tensor.shape) for tensor in opened.tensors.values()))
+    try:
+        model = find_model(path.name)
+    except PlanError:
+        return None, parameters
+    # Files may leave out an output matrix that is tied to the embedding, or hold it twice.
+    return (
+        (model, float(model.parameters)) if 0.8 < parameters / model.parameters < 1.25 else (None, parameters)
+    )
 
 
 def _tokens(role: str, given: float | None, fallback: float | None, notes: list[Note]) -> float:
