@@ -16,12 +16,13 @@ BUILD_TOOLS := "scikit-build-core>=0.10" "nanobind>=2.4" "cmake>=3.18" ninja
 
 # The installing targets share one environment.
 .NOTPARALLEL:
-.PHONY: help demo install models test test-slow test-kernels test-neon lint format stub bench wheel clean
+.PHONY: help demo install models test test-slow test-sanitize test-kernels test-neon lint format stub bench wheel clean
 
 help:
 	@echo "make demo     environment, build, models, then AR, SD and SSD race on one prompt (PROMPT=...)"
 	@echo "make test     everything that tests need, then the tests (PYTEST_ARGS=...)"
 	@echo "make test-slow  minutes: faults of a draft worker, many requests, damaged model files; tiny models"
+	@echo "make test-sanitize  minutes: the native tests and damaged models under AddressSanitizer and UBSan (g++)"
 	@echo "make test-kernels, make test-neon   the kernels alone, on this processor and on Arm under qemu"
 	@echo "make lint     ruff, mypy and clang-format; make format rewrites what they can"
 	@echo "make stub     write src/sonoran/_native.pyi again after a change of the bindings"
@@ -44,6 +45,19 @@ test: $(VENV)/.test models
 
 test-slow: $(VENV)/.test
 	$(BIN)/python -m pytest -m slow -s $(PYTEST_ARGS)
+
+# The extension with a check of every read, write and sum; whatever is wrong ends the run with a report. It lies beside
+# the usual one, and a plugin puts it in its place. Python itself is not watched, so what it leaks is not asked for.
+SANITIZED := build/sanitize
+SANITIZERS = $(foreach name,asan ubsan,$(shell g++ -print-file-name=lib$(name).so))
+
+test-sanitize: $(VENV)/.test
+	$(BIN)/cmake -S . -B $(SANITIZED) -G Ninja -DSONORAN_SANITIZE=ON -DCMAKE_CXX_COMPILER=g++ \
+	  -DPython_EXECUTABLE=$(abspath $(BIN)/python) -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja)
+	$(BIN)/cmake --build $(SANITIZED) --target _native overflow
+	LD_PRELOAD="$(SANITIZERS)" ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONMALLOC=malloc \
+	  SONORAN_SANITIZED=$(SANITIZED) $(BIN)/python -m pytest -p tests.native.sanitized -m "not real and not slow" \
+	  tests/native tests/backends tests/sampling tests/models/test_fuzz.py $(PYTEST_ARGS)
 
 # The kernels on their own: this processor with AVX-VNNI emulated, and 64-bit Arm under an emulator (Debian:
 # g++-aarch64-linux-gnu, qemu-user). Every set of instructions must give the same bits, and both programs print them.

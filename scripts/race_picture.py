@@ -25,7 +25,7 @@ DOCS = Path(__file__).resolve().parents[1] / "docs"
 
 def run_demo() -> dict[str, Any]:
     """Run the demo with its defaults and return its document."""
-    command = [sys.executable, "-c", "from sonoran.cli.main import main; main()", "demo", "--json"]
+    command = [sys.executable, "-c", "from sonoran.cli.start import main; main()", "demo", "--json"]
     return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
 
 

@@ -111,7 +111,7 @@ def test_an_example_runs(block: Block, tiny: dict[str, str], tmp_path: Path) -> 
     program = tmp_path / "bin" / "sonoran"
     program.parent.mkdir()
     program.write_text(
-        f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -c "from sonoran.cli.main import main; main()" "$@"\n'
+        f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -c "from sonoran.cli.start import main; main()" "$@"\n'
     )
     program.chmod(0o755)
     environment = {

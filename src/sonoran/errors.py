@@ -54,6 +54,17 @@ def nearest(value: str, valid: Iterable[str]) -> str:
     return f"; valid: {', '.join(sorted(choices))}"
 
 
+def check_unicode(text: str, what: str = "the text") -> str:
+    """Return a text that can be written as UTF-8. Raises ConfigError for others, such as bytes of a command line."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ConfigError(
+            f"{what} is not valid Unicode: lone surrogate {text[error.start]!r} at index {error.start}"
+        ) from None
+    return text
+
+
 def shown(value: object) -> str:
     """Return a value as an error shows it: short, whatever it is."""
     try:

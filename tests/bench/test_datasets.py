@@ -123,10 +123,10 @@ def test_mistakes(tmp_path, name, options, message):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b'{"prompt": "x"}\nnot json\n', "cannot be read as JSON lines"),
+        (b'{"prompt": "x"}\nnot json\n', "not valid JSON"),
         (b'{"question": "x"}\n', "row 1 is not a row of humaneval"),
         (b'{"prompt": "def f():"}\n["x"]\n', "row 2 is not a row of humaneval"),
-        (b"\xff\xfe", "cannot be read as JSON lines"),
+        (b"\xff\xfe", "not UTF-8 text"),
     ],
 )
 def test_damaged_files(tmp_path, content, message):

@@ -157,7 +157,7 @@ def test_mistakes_in_forward(tiny, arguments, message):
         (("--modes", "ar,sdd"), "unknown mode 'sdd'; did you mean 'sd'?"),
         (("--dataset", "gsm"), "unknown data set 'gsm'; did you mean 'gsm8k'?"),
         (("--num-prompts", "9"), "has 3 distinct prompts, fewer than the 9 asked for"),
-        (("--sd-config", "{"), "--sd-config is not JSON"),
+        (("--sd-config", "{"), "--sd-config: not valid JSON"),
         (("--sd-config", "[1]"), "--sd-config must be a JSON object"),
         (("--peer", "llama.cpp", "--temperature", "1"), "--peer decodes greedily"),
         (("--draft-cores", "4000"), "cores [4000] cannot be used"),

@@ -212,7 +212,7 @@ def test_the_chat_template_can_be_left_out_and_takes_a_system_message(model: str
         ((), "give a prompt, a file (-f FILE), or -"),
         (("hello", "--file", "x"), "cannot read the prompt file x"),
         (("  ",), "the prompt is empty"),
-        (("--file", "nowhere.txt"), "cannot read the prompt"),
+        (("--file", "nowhere.txt"), "the prompt file nowhere.txt: cannot be read"),
         (("hello", "--temperature", "-1"), "temperature"),
         (("hello", "--draft-vocab", "50"), "--draft-vocab without a draft"),
         (("hello", "--draft", "ngram", "--draft-threads", "1"), "--draft-threads is for mode sd or ssd"),

@@ -59,8 +59,8 @@ def test_help_imports_no_engine() -> None:
         "print(sorted(m for m in sys.modules if m == 'numpy' or m.startswith('sonoran')), file=sys.stderr)"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    expected = ["sonoran", "sonoran.cli", "sonoran.cli.common", "sonoran.cli.main", "sonoran.errors"]
-    assert result.stderr.strip() == str(expected)
+    expected = ["cli", "cli.common", "cli.main", "cli.start", "errors", "models", "models.untrusted"]
+    assert result.stderr.strip() == str(["sonoran", *(f"sonoran.{name}" for name in expected)])
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_examples_may_have_brackets() -> None:
     assert "do [this] 'x[1]'" in CliRunner().invoke(small, ["--help"]).output
 
 
-RUN = "from sonoran.cli.main import main; main()"
+RUN = "from sonoran.cli.start import main; main()"
 
 
 def run_writing_to(stdout: Any, tmp_path: Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -163,3 +163,50 @@ def test_a_closed_output_is_no_error(tmp_path: Path) -> None:
     environment = {**os.environ, "SONORAN_CACHE": str(tmp_path)}
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+
+
+INTERRUPT = """
+import os, signal, sys
+from sonoran.cli.start import main
+
+class Finder:
+    left = int(sys.argv.pop(1))
+
+    def find_spec(self, *_):
+        self.left -= 1
+        if self.left == 0:
+            os.kill(os.getpid(), signal.SIGINT)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.meta_path.insert(0, Finder())
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    "arguments", [("plan", "--target-params", "70B"), ("generate", "-m", "nowhere.gguf", "x")]
+)
+@pytest.mark.parametrize("moment", [1, 2, 5, 30, 100, 250, 300, 400])
+def test_ctrl_c_during_imports_is_one_line(arguments: tuple[str, ...], moment: int) -> None:
+    command = [sys.executable, "-c", INTERRUPT, str(moment), *arguments]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert (result.returncode, result.stdout, result.stderr) == (130, "", "interrupted\n")
+
+
+def test_ctrl_c_that_is_ignored_stays_ignored() -> None:
+    """As in a job in the background of a script."""
+    code = f"import signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); sys.argv = ['sonoran', '--version']; {RUN}"
+    code = code.replace(
+        "; main()", "; import atexit; atexit.register(signal.raise_signal, signal.SIGINT); main()"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_ctrl_c_at_the_very_end_is_one_line() -> None:
+    code = f"import signal, sys; sys.argv = ['sonoran', '--version']; {RUN}"
+    code = code.replace(
+        "; main()", "; import atexit; atexit.register(signal.raise_signal, signal.SIGINT); main()"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (result.returncode, result.stderr) == (130, "interrupted\n")

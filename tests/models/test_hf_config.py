@@ -237,7 +237,7 @@ def test_damaged_json(tmp_path):
         with pytest.raises(ModelError, match=match):
             read_hf_config(path)
     path.write_bytes(b"\xff\xfe{}")
-    with pytest.raises(ModelError, match="not valid JSON"):
+    with pytest.raises(ModelError, match="not UTF-8 text"):
         read_hf_config(path)
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import gzip
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sonoran.errors import ConfigError, DownloadError, nearest
+from sonoran.models.untrusted import decode_text, parse_json, refusing
+
+LARGEST_SET = 1 << 28  # bytes of a file of prompts, unpacked
 
 Row = dict[str, Any]
 
@@ -173,14 +175,11 @@ def _rows(path: Path) -> Iterator[Any]:
     if path.suffix == ".parquet":
         yield from _parquet_rows(path)
         return
-    try:
-        raw = path.read_bytes()
-        text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8")
-        for line in text.splitlines():
-            if line.strip():
-                yield json.loads(line)
-    except (OSError, EOFError, ValueError) as error:
-        raise ConfigError(f"{path} cannot be read as JSON lines: {error}") from error
+    with refusing(path, ConfigError):
+        opener = gzip.open if path.suffix == ".gz" else Path.open
+        with opener(path, "rb") as stream:
+            text = decode_text(stream.read(LARGEST_SET + 1), ConfigError, most=LARGEST_SET)
+        yield from [parse_json(line, ConfigError) for line in text.splitlines() if line.strip()]
 
 
 def _parquet_rows(path: Path) -> list[Any]:
@@ -191,7 +190,8 @@ def _parquet_rows(path: Path) -> list[Any]:
             "this set comes as a Parquet file, which takes pyarrow to read: install it "
             "(pip install 'sonoran[data]'), or pass a folder with JSON lines as --data-dir"
         ) from None
-    rows: list[Any] = parquet.read_table(path).to_pylist()
+    with refusing(path, ConfigError):
+        rows: list[Any] = parquet.read_table(path).to_pylist()
     return rows
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as jsonlib
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any, cast, get_args
@@ -36,6 +35,7 @@ from sonoran.errors import ConfigError, nearest
 from sonoran.llm import LLM
 from sonoran.models.registry import DEFAULT_TARGET
 from sonoran.models.source import open_model, resolve_model
+from sonoran.models.untrusted import parse_json, refusing
 from sonoran.sampling.params import SamplingParams
 
 FORWARD_EXAMPLES = examples(
@@ -356,10 +356,8 @@ def load_engines(
 
 def parse_object(option: str, text: str | None) -> dict[str, Any]:
     """Read a JSON object given as an option. Raises ConfigError."""
-    try:
-        value = jsonlib.loads(text) if text else {}
-    except ValueError as error:
-        raise ConfigError(f"{option} is not JSON: {error}") from error
+    with refusing(option, ConfigError):
+        value = parse_json(text, ConfigError) if text else {}
     if not isinstance(value, dict):
         raise ConfigError(f"{option} must be a JSON object, got {text}")
     return value

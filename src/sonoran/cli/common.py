@@ -16,7 +16,9 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from sonoran.cli.start import INTERRUPTED, interruptible
 from sonoran.errors import ConfigError, SonoranError, nearest
+from sonoran.models.untrusted import decode_text, read_bytes, refusing
 
 # What users, files and models name may look like markup: nothing that is printed is read as such.
 out = Console(markup=False, emoji=False, highlight=False)
@@ -35,7 +37,8 @@ def command(function: F) -> F:
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         try:
-            result = function(*args, **kwargs)
+            with interruptible():
+                result = function(*args, **kwargs)
             sys.stdout.flush()  # what cannot be written is told now, not while Python ends
             return result
         except SonoranError as error:
@@ -44,7 +47,7 @@ def command(function: F) -> F:
             raise typer.Exit(2) from error
         except KeyboardInterrupt:
             err.print("interrupted")
-            raise typer.Exit(130) from None
+            raise typer.Exit(INTERRUPTED) from None
         except BrokenPipeError:
             raise typer.Exit(1) from None
         except OSError as error:
@@ -119,12 +122,8 @@ def suffix(path: Path | None, valid: tuple[str, ...], what: str) -> str | None:
 
 def read(path: Path, what: str) -> str:
     """Return the text of a file that the user named. Raises ConfigError."""
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise ConfigError(f"cannot read the {what} file {path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"the {what} file {path} is not UTF-8 text") from None
+    with refusing(f"the {what} file {path}", ConfigError):
+        return decode_text(read_bytes(path), ConfigError)
 
 
 def write(path: Path, data: bytes) -> None:

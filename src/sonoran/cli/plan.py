@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json as jsonlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
 from sonoran.cli.common import JsonOption, command, examples, out, print_json, read, say, suffix, write
 from sonoran.errors import PlanError
+from sonoran.models.untrusted import parse_json, refusing
 
 if TYPE_CHECKING:
     from sonoran.planning.scaling.candidates import Candidate
@@ -215,16 +216,19 @@ def fit(
     path = output or Path(f"{measurements.stem}.laws.json")
     if path.exists() and not force:
         raise PlanError(f"{path} exists; choose another --output, or overwrite it with --force")
-    points, warnings = parse_measurements(read(measurements, "measurements"), form=form or "csv")
-    plane = fit_measurements(points)
     law = BESIROGLU if loss is None else parse_loss_law(loss)
-    document = laws_to_dict(plane, laws_from_fit(plane, tuple(points), loss=law, source=measurements.name))
+    with refusing(measurements, PlanError):
+        points, warnings = parse_measurements(read(measurements, "measurements"), form=form or "csv")
+        plane = fit_measurements(points)
+        document = laws_to_dict(
+            plane, laws_from_fit(plane, tuple(points), loss=law, source=measurements.name)
+        )
     warnings += fit_warnings(plane, points)
     if not json:
         out.print(fit_text(document, warnings))
     if plane.plane.a >= 0:
         raise PlanError(
-            f"no laws file written: A = {float(plane.plane.a):.3g} is not negative, so in these data "
+            f"{measurements}: no laws file written: A = {float(plane.plane.a):.3g} is not negative, so in these data "
             "worse drafts are accepted more often; the planner cannot size a draft with that"
         )
     write(path, (jsonlib.dumps(document, indent=1) + "\n").encode("utf-8"))
@@ -240,7 +244,11 @@ def read_laws(path: Path | None, loss: str | None) -> Laws:
     from sonoran.planning.scaling.loss import parse_loss_law
     from sonoran.planning.scaling.models import published_laws
 
-    found = published_laws() if path is None else laws_from_json(read(path, "laws"))
+    if path is None:
+        found = published_laws()
+    else:
+        with refusing(path, PlanError):
+            found = laws_from_json(read(path, "laws"))
     return found if loss is None else dataclasses.replace(found, loss=parse_loss_law(loss))
 
 
@@ -254,10 +262,11 @@ def read_cost(latencies: Path | None, slope: float, floor: float, factor: float)
         raise PlanError(
             "--latencies replaces --verify-slope, --draft-floor and --draft-factor: give one or the other"
         )
-    value = _parse_json(read(latencies, "latencies"), str(latencies))
-    if not isinstance(value, dict):
-        raise PlanError(f"{latencies}: latencies must be a JSON object with 'target' and 'drafts'")
-    return measured_cost_from_dict(value)
+    with refusing(latencies, PlanError):
+        value = parse_json(read(latencies, "latencies"), PlanError)
+        if not isinstance(value, dict):
+            raise PlanError(f"{latencies}: latencies must be a JSON object with 'target' and 'drafts'")
+        return measured_cost_from_dict(value)
 
 
 def read_devices(
@@ -282,7 +291,8 @@ def read_candidates(given: str) -> list[Candidate]:
     from sonoran.planning.scaling.models import find_model
 
     if given.lower().endswith(".json"):
-        return parse_candidates(read(Path(given), "candidates"))
+        with refusing(given, PlanError):
+            return parse_candidates(read(Path(given), "candidates"))
     names = [name.strip() for name in given.split(",") if name.strip()]
     if not names:
         raise PlanError("--candidates is empty; give a JSON file or names such as Qwen2.5/0.5B,Qwen2.5/1.5B")
@@ -300,10 +310,3 @@ def read_measured(given: list[str]) -> dict[str, float | str]:
             )
         found[name] = value
     return found
-
-
-def _parse_json(text: str, where: str) -> Any:
-    try:
-        return jsonlib.loads(text)
-    except jsonlib.JSONDecodeError as error:
-        raise PlanError(f"{where} is not JSON: line {error.lineno}: {error.msg}") from None

@@ -16,6 +16,7 @@ import typer
 
 from sonoran.cli.common import read, remark
 from sonoran.errors import ConfigError
+from sonoran.models.untrusted import LARGEST_TEXT
 
 PromptArgument = Annotated[str | None, typer.Argument(help="The prompt; - reads standard input.")]
 FilesOption = Annotated[
@@ -81,6 +82,9 @@ def piped_input(*, wanted: bool) -> str | None:
         if not stream.isatty() and not select.select([stream], [], [], WAIT_S)[0]:
             remark("waiting for the end of standard input; </dev/null leaves it out")
     try:
-        return stream.read()
+        text = stream.read(LARGEST_TEXT + 1)
     except UnicodeDecodeError as error:
         raise ConfigError("standard input is not UTF-8 text") from error
+    if len(text) > LARGEST_TEXT:
+        raise ConfigError(f"standard input is longer than the {LARGEST_TEXT} characters that are read")
+    return text

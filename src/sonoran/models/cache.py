@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -45,10 +46,52 @@ def model_path(entry: ModelEntry, cache: Path) -> Path:
 
 
 def is_cached(entry: ModelEntry, cache: Path) -> bool:
-    """True when the model's file is there with its full size; only files with the right hash get there."""
+    """True when the model's file is there with its full size; ``is_unchanged`` knows whether it is the right one."""
     path = model_path(entry, cache)
     with refusing(path):
         return path.is_file() and path.stat().st_size == entry.size
+
+
+def is_unchanged(path: Path, sha256: str, progress: Callable[[int], None] | None = None) -> bool:
+    """Whether a cached file still has the hash that it should have.
+
+    It is hashed once; size, time and inode for which the hash was right are kept beside it, and vouch for it from
+    then on. Where they cannot be kept, it is hashed every time. OSError for a file that cannot be read.
+    """
+    state = _state(path, sha256)
+    try:
+        if mark_path(path).read_text(encoding="ascii", errors="replace") == state:
+            return True
+    except OSError:
+        pass
+    if file_sha256(path, progress) != sha256:
+        return False
+    remember(path, sha256, state)
+    return True
+
+
+def remember(path: Path, sha256: str, state: str | None = None) -> None:
+    """Keep that a file was found to have that hash, if the folder may be written."""
+    now = _state(path, sha256)
+    if state in (None, now):
+        try:
+            handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+            with os.fdopen(handle, "w", encoding="ascii") as stream:
+                stream.write(now)
+            Path(name).chmod(0o644)
+            Path(name).replace(mark_path(path))
+        except OSError:
+            return
+
+
+def mark_path(path: Path) -> Path:
+    """Where it is kept for which state of a file its hash was right."""
+    return path.with_name(path.name + ".checked")
+
+
+def _state(path: Path, sha256: str) -> str:
+    found = path.stat()
+    return f"{sha256} {found.st_size} {found.st_mtime_ns} {found.st_ino}"
 
 
 def work_dir(entry: ModelEntry, cache: Path) -> Path:

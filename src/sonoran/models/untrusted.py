@@ -1,9 +1,14 @@
-"""The door through which everything from a model's files comes: whatever is wrong with it becomes a ModelError."""
+"""The door through which files from elsewhere come: whatever is wrong with one becomes one line that names it.
+
+A model's files become ModelError; those of other floors (plans, profiles, keys, prompts) name their own error.
+"""
 
 from __future__ import annotations
 
 import json
 import math
+import re
+import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,40 +17,41 @@ from typing import Any
 from sonoran.errors import ModelError, SonoranError
 
 LONGEST_MESSAGE = 600
-LARGEST_JSON = 1 << 24  # bytes; of a configuration or an index
+LARGEST_TEXT = 1 << 24  # bytes; of a configuration, an index, a plan
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 LARGEST_DIMENSION = 1 << 20  # far beyond any model's heads, widths and layers
 
 
 @contextmanager
-def refusing(where: Path | str) -> Iterator[None]:
-    """Turn every failure inside into a ModelError of one line that names ``where``.
+def refusing(where: Path | str, kind: type[SonoranError] = ModelError) -> Iterator[None]:
+    """Turn every failure inside into an error of one line, of that ``kind``, that names ``where``.
 
     Values of the wrong type, nesting beyond Python's stack, sizes beyond memory, bytes that are no UTF-8, files
     that cannot be read: a file from elsewhere can cause all of them. Sonoran's own errors keep their text.
     """
     try:
         yield
-    except ModelError as error:
+    except kind as error:
         text = str(error)
         named = text if str(where) in text else f"{where}: {text}"
         if one_line(named) == text:
             raise
-        raise ModelError(one_line(named)) from error
+        raise kind(one_line(named)) from error
     except OSError as error:
-        raise ModelError(one_line(f"{where}: cannot be read ({error.strerror or error})")) from error
+        raise kind(one_line(f"{where}: cannot be read ({error.strerror or error})")) from error
     except SonoranError:
         raise
     except RecursionError:  # without its traceback of a thousand equal lines
-        raise ModelError(one_line(f"{where}: nested too deeply")) from None
+        raise kind(one_line(f"{where}: nested too deeply")) from None
     except MemoryError:
-        raise ModelError(one_line(f"{where}: asks for more memory than there is")) from None
+        raise kind(one_line(f"{where}: asks for more memory than there is")) from None
     except Exception as error:
-        raise ModelError(one_line(f"{where}: not as expected ({_reason(error)})")) from error
+        raise kind(one_line(f"{where}: not as expected ({_reason(error)})")) from error
     except BaseException as error:
         # What a library written in Rust raises when it breaks down is no Exception.
         if type(error).__name__ != "PanicException":
             raise
-        raise ModelError(one_line(f"{where}: not as expected ({_reason(error)})")) from error
+        raise kind(one_line(f"{where}: not as expected ({_reason(error)})")) from error
 
 
 def one_line(text: str) -> str:
@@ -78,16 +84,49 @@ def read_json(path: Path, optional: bool = False) -> dict[str, Any]:
     if optional and not path.exists():
         return {}
     with refusing(path):
-        size = path.stat().st_size
-        if size > LARGEST_JSON:
-            raise ModelError(f"{path}: {size} bytes, at most {LARGEST_JSON} are read")
-        try:
-            value = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise ModelError(f"{path}: not valid JSON ({error})") from error
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise ModelError(f"{path}: not an ordinary file")
+        value = parse_json(read_text(path))
         if not isinstance(value, dict):
             raise ModelError(f"{path}: holds {type(value).__name__}, expected an object")
         return value
+
+
+def read_text(path: Path, kind: type[SonoranError] = ModelError, *, most: int = LARGEST_TEXT) -> str:
+    """Read a text in UTF-8 of at most that many bytes, without the mark that Windows puts in front."""
+    with refusing(path, kind):
+        return decode_text(read_bytes(path, most=most), kind, most=most)
+
+
+def read_bytes(path: Path, *, most: int = LARGEST_TEXT) -> bytes:
+    """At most one byte more than that many: devices and pipes have no size that one could ask for."""
+    with path.open("rb") as stream:
+        return stream.read(most + 1)
+
+
+def decode_text(data: bytes, kind: type[SonoranError] = ModelError, *, most: int = LARGEST_TEXT) -> str:
+    """What ``read_text`` makes of bytes: lines end as everywhere in Python."""
+    if len(data) > most:
+        raise kind(f"longer than the {most} bytes that are read")
+    try:
+        return data.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
+    except UnicodeDecodeError as error:
+        raise kind(f"not UTF-8 text (byte {error.start})") from None
+
+
+def parse_json(text: str, kind: type[SonoranError] = ModelError) -> Any:
+    """The value of a JSON text. RecursionError for one that is nested too deeply: call it behind ``refusing``."""
+    try:
+        value = json.loads(text)
+        if _SURROGATE.search(text):
+            json.dumps(value, ensure_ascii=False).encode()
+    except json.JSONDecodeError as error:
+        raise kind(f"not valid JSON: line {error.lineno}: {error.msg}") from None
+    except UnicodeEncodeError:
+        raise kind("not valid JSON: half of a surrogate pair, which no text can have") from None
+    except ValueError as error:  # integers of thousands of digits
+        raise kind(f"not valid JSON: {error}") from None
+    return value
 
 
 class Fields:

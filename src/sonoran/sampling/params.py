@@ -8,7 +8,7 @@ from numbers import Integral, Real
 from typing import Any, get_args
 
 from sonoran.config import Verification, option
-from sonoran.errors import ConfigError, nearest, shown
+from sonoran.errors import ConfigError, check_unicode, nearest, shown
 
 GREEDY_BELOW = 1e-5
 MIN_TEMPERATURE = 1e-4  # below this, say 0: greedy decoding is a case of its own, not a limit
@@ -247,7 +247,7 @@ def _strings(name: str, value: object) -> tuple[str, ...]:
     for item in items:
         if not isinstance(item, str) or not item:
             raise ConfigError(f"{name} has {item!r}; every entry must be a string that is not empty")
-    return tuple(str(item) for item in items)
+    return tuple(check_unicode(str(item), f"an entry of {name}") for item in items)
 
 
 def _token_ids(name: str, value: object) -> tuple[int, ...]:

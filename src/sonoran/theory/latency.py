@@ -7,7 +7,10 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from sonoran.errors import PlanError
+from sonoran.errors import PlanError, shown
+
+LARGEST = 1e12
+"""Rows or milliseconds: decades; sums of them stay numbers."""
 
 
 class RunningLatency:
@@ -67,10 +70,12 @@ class LatencyCurve:
         if not points:
             raise PlanError("a latency curve needs at least one point (rows, ms)")
         for rows, ms in points:
-            if not (math.isfinite(rows) and rows >= 1 and math.isfinite(ms) and ms > 0):
-                raise PlanError(f"a latency must be rows >= 1 and ms > 0, got {rows!r} rows, {ms!r} ms")
+            if not (1 <= rows <= LARGEST and 1 / LARGEST <= ms <= LARGEST):
+                raise PlanError(
+                    f"a latency must be rows >= 1 and ms > 0, neither beyond {LARGEST:g}; got {rows!r} rows, {ms!r} ms"
+                )
         if len({rows for rows, _ in points}) < len(points):
-            raise PlanError(f"a latency curve has two values for the same rows: {points!r}")
+            raise PlanError(f"a latency curve has two values for the same rows: {shown(points)}")
 
     @classmethod
     def of(cls, points: Mapping[str | int, float] | Iterable[tuple[float, float]]) -> LatencyCurve:
@@ -78,10 +83,10 @@ class LatencyCurve:
         try:
             pairs = points.items() if isinstance(points, Mapping) else points
             return cls(tuple((float(rows), float(ms)) for rows, ms in pairs))
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             if isinstance(error, PlanError):
                 raise
-            raise PlanError(f"a latency curve must map rows to milliseconds, got {points!r}") from error
+            raise PlanError(f"a latency curve must map rows to milliseconds, got {shown(points)}") from error
 
     def __call__(self, rows: float) -> float:
         """Return ms of a pass of ``rows`` rows; 0 for no rows."""

@@ -19,6 +19,7 @@ import zmq
 from zmq.utils import z85
 
 from sonoran.errors import ConfigError
+from sonoran.models.untrusted import refusing
 
 Role = Literal["worker", "client"]
 
@@ -73,13 +74,16 @@ def keygen(folder: Path) -> tuple[Path, Path]:
 def load_keys(path: str | Path, role: Role) -> Keys:
     """Read a key file of that role. Raises ConfigError for one that others may read, or that is damaged."""
     file = Path(path)
-    mode, data = _read(file)
-    if mode & 0o077:
-        raise ConfigError(f"the key file {file} has mode {mode:o}; others may not use it: chmod 600 {file}")
-    keys = _parse(file, data)
-    if keys.role != role:
-        raise ConfigError(f"{file} holds the {keys.role}'s keys; the {role} needs {role}.key")
-    return keys
+    with refusing(file, ConfigError):
+        mode, data = _read(file)
+        if mode & 0o077:
+            raise ConfigError(
+                f"the key file {file} has mode {mode:o}; others may not use it: chmod 600 {file}"
+            )
+        keys = _parse(file, data)
+        if keys.role != role:
+            raise ConfigError(f"{file} holds the {keys.role}'s keys; the {role} needs {role}.key")
+        return keys
 
 
 def _read(path: Path) -> tuple[int, bytes]:

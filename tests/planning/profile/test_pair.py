@@ -122,7 +122,7 @@ def test_prompts_from_files(tmp_path):
     ("name", "text", "message"),
     [
         ("p.txt", "\n", "has no prompts"),
-        ("p.jsonl", "{", "line 1: not JSON"),
+        ("p.jsonl", "{", "line 1: not valid JSON"),
         ("p.jsonl", '"a"\n{"text": "b"}', "line 2: needs a text"),
         ("p.jsonl", "3", "line 1: needs a text"),
     ],
@@ -135,5 +135,5 @@ def test_prompts_that_cannot_be_read(tmp_path, name, text, message):
 
 
 def test_missing_prompts(tmp_path):
-    with pytest.raises(ConfigError, match="cannot read the prompts"):
+    with pytest.raises(ConfigError, match="missing: cannot be read"):
         prompts_from_file(tmp_path / "missing")

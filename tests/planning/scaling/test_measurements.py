@@ -76,7 +76,7 @@ def test_bad_csv(text, words):
 @pytest.mark.parametrize(
     "text,words",
     [
-        ("{", "not JSON: line 1"),
+        ("{", "not valid JSON: line 1"),
         ("3", "must be a list"),
         ("[3]", "entry 1 must be an object"),
         ('[{"draft": "a"}]', "entry 1: key: target"),
@@ -92,7 +92,7 @@ def test_all_problems_are_listed_up_to_a_point():
     with pytest.raises(PlanError) as caught:
         parse_measurements(HEADER + "".join(f"a{i},t,9,8,2\n" for i in range(20)), form="csv")
     assert "line 2:" in str(caught.value)
-    assert "and 12 more" in str(caught.value)
+    assert "and 15 more" in str(caught.value)
 
 
 def test_two_perplexities_of_one_model_are_a_warning():

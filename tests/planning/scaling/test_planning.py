@@ -222,7 +222,7 @@ def test_candidates_from_json():
     "text,words",
     [
         ("[]", "at least one"),
-        ("{", "not JSON"),
+        ("{", "not valid JSON"),
         ('[{"parameters": 5e8}]', "needs a 'name'"),
         ("[5]", "name or an object"),
         ('[{"name": "a", "parameters": -5}]', "a: parameters"),

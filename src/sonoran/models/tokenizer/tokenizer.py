@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from tokenizers import AddedToken
 
-from sonoran.errors import ConfigError
+from sonoran.errors import ConfigError, check_unicode
 from sonoran.models.tokenizer.chat import Markers, holds, render_chat, unused_character
 from sonoran.models.tokenizer.detokenizer import Detokenizer
 from sonoran.models.tokenizer.directory_source import from_directory
@@ -119,7 +119,7 @@ class Tokenizer:
         token. A text that begins with it already keeps the one it has, and that is warned about once.
         Raises ConfigError for text that is not valid Unicode (a lone surrogate).
         """
-        _check_unicode(text)
+        check_unicode(text)
         ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
         if not add_special_tokens:
             return ids
@@ -203,7 +203,7 @@ class Tokenizer:
 
     def _encode_guarded(self, text: str, mark: str) -> list[int]:
         """Ids of a text in which markers with ``mark`` inside are plain text."""
-        _check_unicode(text)
+        check_unicode(text)
         text = text.replace(json.dumps(mark)[1:-1], mark)
         added = self._backend.get_added_tokens_decoder().values()
         strips = {token.content: (token.lstrip, token.rstrip) for token in added}
@@ -284,12 +284,3 @@ class Tokenizer:
         """SHA-256 (hexadecimal) over token strings and special tokens; compatible ones have the same."""
         content = json.dumps([self.token_strings(), self.special_tokens()], ensure_ascii=True)
         return hashlib.sha256(content.encode()).hexdigest()
-
-
-def _check_unicode(text: str) -> None:
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise ConfigError(
-            f"the text is not valid Unicode: lone surrogate {text[error.start]!r} at index {error.start}"
-        ) from error

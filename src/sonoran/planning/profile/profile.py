@@ -18,8 +18,9 @@ import msgspec
 
 from sonoran.backends.load import Role
 from sonoran.errors import PlanError
+from sonoran.models.untrusted import refusing
 from sonoran.planning.profile.acceptance import Acceptance
-from sonoran.theory.latency import LatencyCurve
+from sonoran.theory.latency import LARGEST, LatencyCurve
 
 VERSION = 3
 NOISY_SPREAD = 0.10
@@ -30,6 +31,9 @@ NOISY_INVERSION = 0.30
 
 WAKE_UP_MS = 2.0
 """What threads that slept may take to wake up."""
+
+MOST = 2**60
+"""Bytes or parameters of a model."""
 
 Cores = tuple[int, ...]
 
@@ -43,6 +47,10 @@ class ModelKey:
     parameters: int
     quantize: str | None = None
     draft_vocab: int | None = None
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.file_bytes <= MOST and 0 <= self.parameters <= MOST):
+            raise PlanError(f"a model has at most {MOST} bytes and parameters, and no fewer than 0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +86,7 @@ class Timing:
     count: int = 1
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.ms) and self.ms >= 0.0 and self.spread >= 0.0 and self.count >= 1):
+        if not (0.0 <= self.ms <= LARGEST and self.spread >= 0.0 and self.count >= 1):
             raise PlanError(f"a timing needs ms >= 0, spread >= 0 and count >= 1, got {self!r}")
 
     @classmethod
@@ -122,6 +130,7 @@ class PassCurve:
     def __post_init__(self) -> None:
         if not self.points or not self.cores or self.context < 1:
             raise PlanError(f"a curve needs points, cores and a context of at least 1 token, got {self!r}")
+        self.curve  # noqa: B018  # whether these points make a curve
 
     @property
     def curve(self) -> LatencyCurve:
@@ -231,6 +240,7 @@ class Profile:
         return msgspec.json.format(msgspec.json.encode(self), indent=1)
 
     @staticmethod
+    @refusing("profile", PlanError)
     def from_json(data: bytes) -> Profile:
         """Read ``to_json``. Raises PlanError for what is not a profile, naming the place."""
         try:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
-from sonoran.errors import ConfigError
+from sonoran.errors import ConfigError, check_unicode
+from sonoran.models.untrusted import parse_json, read_text, refusing
 
 BUILT_IN = "built-in"
 
@@ -24,23 +24,18 @@ def prompts_from_file(path: Path) -> list[str]:
 
     Raises ConfigError for a file without prompts.
     """
-    try:
-        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read the prompts in {path}: {error}") from error
+    lines = [line for line in read_text(path, ConfigError).splitlines() if line.strip()]
     if path.suffix == ".jsonl":
-        lines = [_prompt(path, number, line) for number, line in enumerate(lines, 1)]
+        lines = [_prompt(f"{path}, line {number}", line) for number, line in enumerate(lines, 1)]
     if not lines:
         raise ConfigError(f"{path} has no prompts")
     return lines
 
 
-def _prompt(path: Path, number: int, line: str) -> str:
-    try:
-        value: Any = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise ConfigError(f"{path}, line {number}: not JSON ({error.msg})") from None
-    prompt = value.get("prompt") if isinstance(value, dict) else value
-    if not isinstance(prompt, str) or not prompt.strip():
-        raise ConfigError(f"{path}, line {number}: needs a text, or an object with 'prompt'")
-    return prompt
+def _prompt(where: str, line: str) -> str:
+    with refusing(where, ConfigError):
+        value = parse_json(line, ConfigError)
+        prompt = value.get("prompt") if isinstance(value, dict) else value
+        if not isinstance(prompt, str) or not prompt.strip():
+            raise ConfigError(f"{where}: needs a text, or an object with 'prompt'")
+        return check_unicode(prompt)

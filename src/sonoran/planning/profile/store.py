@@ -8,6 +8,7 @@ from pathlib import Path
 
 from sonoran.errors import PlanError
 from sonoran.models.cache import cache_dir
+from sonoran.models.untrusted import read_text, refusing
 from sonoran.planning.profile.profile import Profile, ProfileKey
 
 FOLDER = "profiles"
@@ -35,16 +36,10 @@ def save_profile(profile: Profile, cache: Path | None = None) -> Path:
 def load_profile(key: ProfileKey, cache: Path | None = None) -> Profile | None:
     """Return the profile of a key, None if there is none. Raises PlanError for a damaged file."""
     path = profile_path(key, cache)
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise PlanError(f"the profile {path} cannot be read: {error.strerror or error}") from error
-    try:
-        profile = Profile.from_json(data)
-    except PlanError as error:
-        raise PlanError(f"{path}: {error}; delete it or calibrate again") from error
+    with refusing(path, PlanError):
+        if not path.exists():
+            return None
+        profile = _read(path)
     return profile if profile.key == key else None
 
 
@@ -53,7 +48,15 @@ def load_profiles(cache: Path | None = None) -> list[Profile]:
     profiles = []
     for path in ((cache or cache_dir()) / FOLDER).glob("*.json"):
         try:
-            profiles.append(Profile.from_json(path.read_bytes()))
-        except (OSError, PlanError):
+            profiles.append(_read(path))
+        except PlanError:
             continue
     return sorted(profiles, key=lambda profile: profile.created, reverse=True)
+
+
+def _read(path: Path) -> Profile:
+    text = read_text(path, PlanError)
+    try:
+        return Profile.from_json(text.encode())
+    except PlanError as error:
+        raise PlanError(f"{path}: {error}; delete it or calibrate again") from error

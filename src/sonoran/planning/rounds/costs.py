@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from sonoran.errors import PlanError, nearest
+from sonoran.errors import PlanError, nearest, shown
 from sonoran.theory.latency import LatencyCurve
 from sonoran.theory.speedup import non_negative
 
@@ -47,7 +47,7 @@ class Costs:
                 raise PlanError(f"measured rows of {name} must be a number of at least 1, got {rows!r}")
         for name in _TIMES:
             if not isinstance(getattr(self, name), (int, float)):
-                raise PlanError(f"{name} must be a number of ms, got {getattr(self, name)!r}")
+                raise PlanError(f"{name} must be a number of ms, got {shown(getattr(self, name))}")
             non_negative(name, getattr(self, name))
 
     @classmethod

@@ -5,20 +5,24 @@
 
 from __future__ import annotations
 
-import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from sonoran.errors import PlanError, nearest
-from sonoran.planning.rounds.behaviour import Behaviour, power_for_tokens, stretch
+import msgspec
+
+from sonoran.config import MAX_NUM_SEQS, MAX_SPECULATIVE_TOKENS
+from sonoran.errors import PlanError, nearest, shown
+from sonoran.models.untrusted import parse_json, read_text, refusing
+from sonoran.planning.rounds.behaviour import MAX_RANK, Behaviour, power_for_tokens, stretch
 from sonoran.planning.rounds.costs import Costs
 from sonoran.planning.rounds.events import simulate
 from sonoran.planning.rounds.formulas import Beyond, extrapolations, predict
-from sonoran.planning.rounds.plan import FixedBackup, RoundAverages, RoundPlan
-from sonoran.theory.speedup import tokens_from_lengths
+from sonoran.planning.rounds.plan import FIXED_BACKUPS, FixedBackup, RoundAverages, RoundPlan
+from sonoran.theory.speedup import probability, tokens_from_lengths
 
 PRESETS = ("llama-70b", "qwen-32b")
 QUANTITIES = ("ar", "sd", "ssd", "hit_rate", "ssd_tokens", "ssd_round_ms")
@@ -125,18 +129,16 @@ def load_preset(name: str) -> Preset:
     path = Path(name)
     if path.suffix != ".json" and not path.is_file():
         raise PlanError(f"unknown preset {name!r}{nearest(name, PRESETS)} (or a JSON file)")
-    try:
-        return parse_preset(path.read_text(encoding="utf-8"), str(path))
-    except (OSError, UnicodeDecodeError) as error:
-        raise PlanError(f"cannot read the preset {path}: {error}") from error
+    return parse_preset(read_text(path, PlanError), str(path))
 
 
 def parse_preset(text: str, where: str) -> Preset:
     """Read a preset from JSON text; ``where`` names it in messages. Raises PlanError."""
-    try:
-        document = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise PlanError(f"{where} is not JSON: line {error.lineno}: {error.msg}") from None
+    with refusing(where, PlanError):
+        return _preset(parse_json(text, PlanError), where)
+
+
+def _preset(document: Any, where: str) -> Preset:
     if not isinstance(document, dict):
         raise PlanError(f"{where}: a preset is a JSON object")
     known = ("name", "description", "sources", "notes", "acceptance", "miss_to_hit", "systems", "scenarios")
@@ -144,26 +146,52 @@ def parse_preset(text: str, where: str) -> Preset:
     for key in ("name", "acceptance", "systems", "scenarios"):
         if not document.get(key):
             raise PlanError(f"{where}: {key!r} is missing or empty")
-    systems = {
-        name: Costs.from_mapping({k: v for k, v in values.items() if k != "about"})
-        for name, values in document["systems"].items()
-    }
+    if not isinstance(document["systems"], dict) or not isinstance(document["scenarios"], list):
+        raise PlanError(
+            f"{where}: 'systems' must be an object of costs by name, 'scenarios' a list of objects"
+        )
+    systems = {name: _costs(name, values) for name, values in document["systems"].items()}
     miss_to_hit = document.get("miss_to_hit", 1.0)
     if not isinstance(miss_to_hit, (int, float)) or not 0.0 < miss_to_hit <= 1.0:
-        raise PlanError(f"{where}: miss_to_hit must lie in (0, 1], got {miss_to_hit!r}")
-    return Preset(
+        raise PlanError(f"{where}: miss_to_hit must lie in (0, 1], got {shown(miss_to_hit)}")
+    preset = Preset(
         str(document["name"]),
         str(document.get("description", "")),
         systems,
-        tuple(float(a) for a in document["acceptance"]),
+        tuple(
+            probability("acceptance", rate)
+            for rate in _typed(document["acceptance"], list[float], "acceptance")
+        ),
         float(miss_to_hit),
         tuple(_scenario(where, values, systems) for values in document["scenarios"]),
-        dict(document.get("sources", {})),
-        tuple(str(note) for note in document.get("notes", ())),
+        _typed(document.get("sources", {}), dict[str, str], "sources"),
+        tuple(_typed(document.get("notes", []), list[str], "notes")),
     )
+    for scenario in preset.scenarios:
+        preset.behaviour(scenario)
+    return preset
 
 
-def _scenario(where: str, given: Mapping[str, Any], systems: Mapping[str, Costs]) -> Scenario:
+def _typed(value: Any, kind: Any, what: str) -> Any:
+    """The value as a type that it must have, down to the last item. Raises PlanError naming the place."""
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise PlanError(f"{what}: {error}") from None
+
+
+def _costs(name: str, values: Any) -> Costs:
+    if not isinstance(values, dict):
+        raise PlanError(f"system {name!r} must be an object of costs, got {shown(values)}")
+    try:
+        return Costs.from_mapping({key: value for key, value in values.items() if key != "about"})
+    except PlanError as error:
+        raise PlanError(f"system {name!r}: {error}") from None
+
+
+def _scenario(where: str, given: Any, systems: Mapping[str, Costs]) -> Scenario:
+    if not isinstance(given, dict):
+        raise PlanError(f"{where}: a scenario must be an object, got {shown(given)}")
     here = f"{where}, scenario {given.get('name', '?')!r}"
     values = dict(given)
     exponent = values.pop("rank_exponent", None)
@@ -175,17 +203,31 @@ def _scenario(where: str, given: Mapping[str, Any], systems: Mapping[str, Costs]
     for key in ("name", "system", "sd_k", "ssd_k", "fan_out", "rejected_exponent", "accepted_exponent"):
         if key not in values:
             raise PlanError(f"{here}: {key!r} is missing")
-    if values["system"] not in systems:
-        raise PlanError(f"{here}: unknown system {values['system']!r}{nearest(values['system'], systems)}")
+    for name, most in (
+        ("sd_k", MAX_SPECULATIVE_TOKENS),
+        ("ssd_k", MAX_SPECULATIVE_TOKENS),
+        ("batch", MAX_NUM_SEQS),
+    ):
+        value = values.get(name, 1)
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+            raise PlanError(f"{here}: {name} must be a whole number from 1 to {most}, got {shown(value)}")
     if isinstance(values["fan_out"], int):
         values["fan_out"] = [values["fan_out"]] * (values["ssd_k"] + 1)
-    values["fan_out"] = tuple(values["fan_out"])
-    values["fitted"] = tuple(values.get("fitted", ()))
-    _reject_unknown(f"{here}, published", values["published"], QUANTITIES)
-    _reject_unknown(f"{here}, fitted", dict.fromkeys(values["fitted"]), QUANTITIES)
-    if "sd" not in values["published"] and not (values.get("tokens_sd") or values.get("tokens_ssd")):
+    backup = values.get("backup", "draft")
+    if backup not in FIXED_BACKUPS:
+        raise PlanError(f"{here}: unknown backup {shown(backup)}{nearest(str(backup), FIXED_BACKUPS)}")
+    scenario: Scenario = _typed(values, Scenario, here)
+    if scenario.system not in systems:
+        raise PlanError(f"{here}: unknown system {scenario.system!r}{nearest(scenario.system, systems)}")
+    if max(scenario.fan_out, default=0) > MAX_RANK:
+        raise PlanError(f"{here}: fan_out must be at most {MAX_RANK}, got {shown(max(scenario.fan_out))}")
+    _reject_unknown(f"{here}, published", scenario.published, QUANTITIES)
+    _reject_unknown(f"{here}, fitted", dict.fromkeys(scenario.fitted), QUANTITIES)
+    for quantity, value in scenario.published.items():
+        if not (math.isfinite(value) and value > 0.0):
+            raise PlanError(f"{here}: the published {quantity} must be a positive number, got {shown(value)}")
+    if "sd" not in scenario.published and not (scenario.tokens_sd or scenario.tokens_ssd):
         raise PlanError(f"{here}: give tokens_sd, tokens_ssd, or the published speed of sd")
-    scenario = Scenario(**values)
     scenario.plans()
     return scenario
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sonoran.errors import PlanError, nearest
+from sonoran.errors import PlanError, nearest, shown
+from sonoran.models.untrusted import parse_json, refusing
 from sonoran.planning.scaling.costs import CostModel
 from sonoran.planning.scaling.devices import DeviceCost
 from sonoran.planning.scaling.laws import Laws
@@ -59,21 +60,18 @@ def candidate_of(model: KnownModel) -> Candidate:
     return Candidate(model.key, float(model.parameters), model.tokens, tokenizer=model.tokenizer)
 
 
+@refusing("candidates", PlanError)
 def parse_candidates(text: str) -> list[Candidate]:
     """Read a JSON list of names from the table and of objects with name, parameters, tokens, alpha,
     perplexity.
     """
-    try:
-        value = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise PlanError(f"candidates are not JSON: line {error.lineno}: {error.msg}") from None
+    value = parse_json(text, PlanError)
     if not isinstance(value, list) or not value:
         raise PlanError("candidates must be a JSON list of names or objects, with at least one entry")
     found = [_candidate(number, item) for number, item in enumerate(value, 1)]
-    names = [candidate.name for candidate in found]
-    for name in names:
-        if names.count(name) > 1:
-            raise PlanError(f"candidate {name!r} is given {names.count(name)} times")
+    for name, times in Counter(candidate.name for candidate in found).items():
+        if times > 1:
+            raise PlanError(f"candidate {name!r} is given {times} times")
     return found
 
 
@@ -82,7 +80,7 @@ def _candidate(number: int, item: Any) -> Candidate:
         return candidate_of(find_model(item))
     where = f"candidate {number}"
     if not isinstance(item, Mapping):
-        raise PlanError(f"{where} must be a name or an object, got {item!r}")
+        raise PlanError(f"{where} must be a name or an object, got {shown(item)}")
     for key in item:
         if key not in _KEYS:
             raise PlanError(f"{where}: unknown key {key!r}{nearest(str(key), _KEYS)}")

@@ -9,10 +9,11 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sonoran.errors import PlanError, nearest
+from sonoran.errors import PlanError, nearest, shown
+from sonoran.models.untrusted import refusing
 from sonoran.planning.scaling.quantities import finite, parameter_count
 from sonoran.theory.distributions import Floats
-from sonoran.theory.latency import LatencyCurve
+from sonoran.theory.latency import LARGEST, LatencyCurve
 from sonoran.theory.speedup import non_negative
 
 
@@ -163,6 +164,7 @@ class MeasuredCost:
         return np.asarray(self._pass(draft, steps + 1.0) + steps * self._pass(draft, self.branches))
 
 
+@refusing("latencies", PlanError)
 def measured_cost_from_dict(value: Mapping[str, Any]) -> MeasuredCost:
     """Build a MeasuredCost from ``{"target": {rows: ms}, "drafts": [{"parameters", "milliseconds": {rows:
     ms}}]}``.
@@ -179,7 +181,7 @@ def measured_cost_from_dict(value: Mapping[str, Any]) -> MeasuredCost:
     for number, item in enumerate(value["drafts"], 1):
         where = f"latencies: draft {number}"
         if not isinstance(item, Mapping):
-            raise PlanError(f"{where} must be an object, got {item!r}")
+            raise PlanError(f"{where} must be an object, got {shown(item)}")
         _known(item, ("name", "parameters", "milliseconds"), where)
         if "parameters" not in item or "milliseconds" not in item:
             raise PlanError(f"{where} needs 'parameters' and 'milliseconds'")
@@ -187,7 +189,7 @@ def measured_cost_from_dict(value: Mapping[str, Any]) -> MeasuredCost:
         drafts.append(DraftLatency(size, _latencies(item["milliseconds"], where)))
     branches = finite("latencies: branches", value.get("branches", 8))
     floor = None if value.get("floor_ms") is None else finite("latencies: floor_ms", value["floor_ms"])
-    if branches < 1 or branches != int(branches) or (floor is not None and floor < 0):
+    if not 1 <= branches <= LARGEST or branches != int(branches) or not 0 <= (floor or 0.0) <= LARGEST:
         raise PlanError(
             f"latencies: branches must be a whole number >= 1 and floor_ms >= 0, got {branches:g}, {floor}"
         )
@@ -202,7 +204,7 @@ def _known(value: Mapping[str, Any], names: tuple[str, ...], where: str) -> None
 
 def _latencies(value: Any, where: str) -> LatencyCurve:
     if not isinstance(value, Mapping) or not value:
-        raise PlanError(f"{where}: milliseconds must be an object of rows -> ms, got {value!r}")
+        raise PlanError(f"{where}: milliseconds must be an object of rows -> ms, got {shown(value)}")
     try:
         curve = LatencyCurve.of(value)
     except PlanError as error:

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sonoran.errors import PlanError, nearest
+from sonoran.errors import PlanError, nearest, shown
+from sonoran.models.untrusted import parse_json, refusing
 from sonoran.planning.scaling.acceptance import AcceptanceLaw, AcceptancePlane, PlaneFit
 from sonoran.planning.scaling.loss import BESIROGLU, LossLaw, loss_law_from_dict
 from sonoran.planning.scaling.measurements import Measurement, measurement_to_dict, parse_measurements
@@ -150,19 +151,17 @@ def laws_to_dict(fit: PlaneFit, laws: Laws) -> dict[str, Any]:
     }
 
 
+@refusing("laws file", PlanError)
 def laws_from_json(text: str) -> Laws:
     """Read a laws file. Raises PlanError with the offending key."""
-    try:
-        value = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise PlanError(f"laws file is not JSON: line {error.lineno}: {error.msg}") from None
+    value = parse_json(text, PlanError)
     if not isinstance(value, Mapping) or value.get("format") != LAWS_FORMAT:
         raise PlanError(
             f"not a laws file: the key 'format' must be {LAWS_FORMAT!r} (write one with `sonoran plan fit`)"
         )
     if value.get("version") != LAWS_VERSION:
         raise PlanError(
-            f"laws file has version {value.get('version')!r}; this release reads version {LAWS_VERSION}"
+            f"laws file has version {shown(value.get('version'))}; this release reads version {LAWS_VERSION}"
         )
     for key in value:
         if key not in _KEYS:

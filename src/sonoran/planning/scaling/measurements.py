@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sonoran.errors import PlanError, nearest
+from sonoran.errors import PlanError, nearest, shown
+from sonoran.models.untrusted import parse_json, refusing
 from sonoran.planning.scaling.estimate import alpha_from_means
 
 REQUIRED = ("draft", "target", "draft_perplexity", "target_perplexity")
 OPTIONAL = ("alpha", "alpha_margin", "gamma", "rounds", "accepted")
 _NUMBERS = (*REQUIRED[2:], *OPTIONAL)
-_SHOWN = 8
+_SHOWN = 5
+LARGEST_PERPLEXITY, LARGEST_GAMMA, LARGEST_ROUNDS = 1e9, 1000, 1e15
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,7 @@ class Measurement:
     alpha: float
 
 
+@refusing("measurements", PlanError)
 def parse_measurements(text: str, *, form: str) -> tuple[list[Measurement], list[str]]:
     """Read measurements; returns them with warnings about rows that are odd but usable.
 
@@ -52,8 +54,8 @@ def parse_measurements(text: str, *, form: str) -> tuple[list[Measurement], list
             parsed.append((where, row))
     problems += _duplicates(parsed)
     if problems:
-        more = f"\n... and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
-        raise PlanError("measurements cannot be used:\n" + "\n".join(problems[:_SHOWN]) + more)
+        more = f"; and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
+        raise PlanError("; ".join(problems[:_SHOWN]) + more)
     return _combine(parsed), _odd(parsed)
 
 
@@ -84,17 +86,14 @@ def _csv_rows(text: str) -> Iterable[tuple[str, Mapping[str, Any]]]:
 
 
 def _json_rows(text: str) -> Iterable[tuple[str, Mapping[str, Any]]]:
-    try:
-        value = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise PlanError(f"measurements are not JSON: line {error.lineno}: {error.msg}") from None
+    value = parse_json(text, PlanError)
     if isinstance(value, Mapping):
         value = value.get("measurements")
     if not isinstance(value, list):
         raise PlanError("JSON measurements must be a list of objects, or an object with 'measurements'")
     for number, row in enumerate(value, 1):
         if not isinstance(row, Mapping):
-            raise PlanError(f"entry {number} must be an object, got {row!r}")
+            raise PlanError(f"entry {number} must be an object, got {shown(row)}")
         _columns(list(row), f"entry {number}: key")
         yield f"entry {number}", {k: v for k, v in row.items() if v is not None}
 
@@ -121,16 +120,16 @@ def _row(raw: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
             continue
         try:
             row[name] = float(value)
-        except (TypeError, ValueError):
-            problems.append(f"{name} is not a number: {value!r}")
+        except (TypeError, ValueError, OverflowError):
+            problems.append(f"{name} is not a number: {shown(value)}")
             continue
         if not abs(row[name]) < float("inf"):
-            problems.append(f"{name} is not finite: {value!r}")
+            problems.append(f"{name} is not finite: {shown(value)}")
     if problems:
         return row, problems
     for name in ("draft_perplexity", "target_perplexity"):
-        if row[name] <= 1.0:
-            problems.append(f"{name} must be above 1, got {row[name]:g}")
+        if not 1.0 < row[name] <= LARGEST_PERPLEXITY:
+            problems.append(f"{name} must be above 1 and at most {LARGEST_PERPLEXITY:g}, got {row[name]:g}")
     if "alpha" in row:
         if not 0.0 < row["alpha"] < 1.0:
             problems.append(f"alpha must lie strictly between 0 and 1, got {row['alpha']:g}")
@@ -143,10 +142,12 @@ def _row(raw: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
 
 def _counts(gamma: float, rounds: float, accepted: float) -> list[str]:
     problems = []
-    if gamma < 1 or gamma != int(gamma):
-        problems.append(f"gamma must be a whole number of at least 1, got {gamma:g}")
-    if rounds < 1:
-        problems.append(f"rounds must be at least 1, got {rounds:g}")
+    if not 1 <= gamma <= LARGEST_GAMMA or gamma != int(gamma):
+        problems.append(
+            f"gamma must be a whole number of at least 1 and at most {LARGEST_GAMMA}, got {gamma:g}"
+        )
+    if not 1 <= rounds <= LARGEST_ROUNDS:
+        problems.append(f"rounds must be at least 1 and at most {LARGEST_ROUNDS:g}, got {rounds:g}")
     if not problems and not 0 < accepted < gamma * rounds:
         problems.append(
             f"accepted must lie strictly between 0 and gamma x rounds = {gamma * rounds:g}, got {accepted:g}"
@@ -155,18 +156,16 @@ def _counts(gamma: float, rounds: float, accepted: float) -> list[str]:
 
 
 def _duplicates(parsed: list[tuple[str, dict[str, Any]]]) -> list[str]:
-    seen: dict[tuple[Any, ...], str] = {}
+    seen: dict[tuple[str, str], dict[float | None, str]] = {}  # of a pair: where which gamma was given
     problems = []
     for where, row in parsed:
-        pair = (row["draft"], row["target"])
-        key = (*pair, None if "alpha" in row else row["gamma"])
-        both = [(*pair, None)] if "alpha" not in row else [k for k in seen if k[:2] == pair]
-        clash = next((k for k in [key, *both] if k in seen), None)
+        given = seen.setdefault((row["draft"], row["target"]), {})
+        gamma = None if "alpha" in row else row["gamma"]
+        # An alpha says it all, so there is either one of it or counts, each gamma once.
+        clash = given.get(gamma, given.get(None)) if gamma is not None else next(iter(given.values()), None)
         if clash is not None:
-            problems.append(
-                f"{where}: {row['draft']} with {row['target']} was already given at {seen[clash]}"
-            )
-        seen.setdefault(key, where)
+            problems.append(f"{where}: {row['draft']} with {row['target']} was already given at {clash}")
+        given.setdefault(gamma, where)
     return problems
 
 

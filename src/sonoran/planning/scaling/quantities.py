@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from sonoran.errors import PlanError
+from sonoran.errors import PlanError, shown
 
 PARAMETERS = (1e6, 1e15)
 TOKENS = (1e7, 1e18)
@@ -65,8 +65,8 @@ def finite(name: str, value: float) -> float:
         raise PlanError(f"{name} must be a number, got {value!r}")
     try:
         number = float(value)
-    except (TypeError, ValueError):
-        raise PlanError(f"{name} must be a number, got {value!r}") from None
+    except (TypeError, ValueError, OverflowError):
+        raise PlanError(f"{name} must be a number, got {shown(value)}") from None
     if not math.isfinite(number):
         raise PlanError(f"{name} must be finite, got {number}")
     return number
