@@ -27,6 +27,7 @@ from sonoran.errors import ConfigError, SonoranError, shown
 from sonoran.models.download import PullEvent
 from sonoran.models.opening import Reporting
 from sonoran.models.registry import DEFAULT_TARGET
+from sonoran.models.tokenizer.tokenizer import Tokenizer
 from sonoran.sampling.params import SamplingParams
 from sonoran.types import RequestDelta, RequestOutput, RoundEvent
 
@@ -178,6 +179,8 @@ class LLM:
     def _attach(self, core: EngineCore, tokenizer: Any) -> None:
         self.model = ""
         self.tokenizer = tokenizer
+        if isinstance(tokenizer, Tokenizer):
+            tokenizer.most_tokens = core.limits.max_model_len
         self._runner = EngineThread(core)
         self._names = itertools.count()
         self._finalizer = weakref.finalize(self, self._runner.close)

@@ -210,7 +210,7 @@ def test_the_chat_template_can_be_left_out_and_takes_a_system_message(model: str
     ("arguments", "text"),
     [
         ((), "give a prompt, a file (-f FILE), or -"),
-        (("hello", "--file", "x"), "cannot read the prompt file x"),
+        (("hello", "--file", "x"), "the prompt file x: cannot be read"),
         (("  ",), "the prompt is empty"),
         (("--file", "nowhere.txt"), "the prompt file nowhere.txt: cannot be read"),
         (("hello", "--temperature", "-1"), "temperature"),

@@ -210,3 +210,24 @@ def test_ctrl_c_at_the_very_end_is_one_line() -> None:
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (result.returncode, result.stderr) == (130, "interrupted\n")
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (
+            PermissionError(13, "Permission denied", "/others/[/x]\n"),
+            "error: /others/[/x]\\n: Permission denied\n",
+        ),
+        (OSError(24, "Too many open files"), "error: Too many open files\n"),
+        (MemoryError(), "error: there is not enough memory\n"),
+    ],
+)
+def test_what_the_system_refuses_is_one_line(error: BaseException, line: str) -> None:
+    def fail() -> None:
+        raise error
+
+    small = typer.Typer()
+    small.command()(command(fail))
+    result = CliRunner().invoke(small, [])
+    assert (result.exit_code, result.stderr) == (2, line)

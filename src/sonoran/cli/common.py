@@ -18,7 +18,7 @@ from rich.markup import escape
 
 from sonoran.cli.start import INTERRUPTED, interruptible
 from sonoran.errors import ConfigError, SonoranError, nearest
-from sonoran.models.untrusted import decode_text, read_bytes, refusing
+from sonoran.models.untrusted import decode_text, one_line, read_bytes, refusing
 
 # What users, files and models name may look like markup: nothing that is printed is read as such.
 out = Console(markup=False, emoji=False, highlight=False)
@@ -42,8 +42,7 @@ def command(function: F) -> F:
             sys.stdout.flush()  # what cannot be written is told now, not while Python ends
             return result
         except SonoranError as error:
-            err.print("error:", style="red", end=" ")
-            err.print(str(error), soft_wrap=True)
+            _print_error(str(error))
             raise typer.Exit(2) from error
         except KeyboardInterrupt:
             err.print("interrupted")
@@ -52,11 +51,24 @@ def command(function: F) -> F:
             raise typer.Exit(1) from None
         except OSError as error:
             if error.errno not in _OUTPUT_ERRORS:
-                raise
+                _print_error(
+                    one_line(
+                        ": ".join(str(part) for part in (error.filename, error.strerror or error) if part)
+                    )
+                )
+                raise typer.Exit(2) from error
             err.print(f"error: the output cannot be written: {error.strerror}")
             os._exit(1)  # Python would try to write the rest once more, and complain
+        except MemoryError as error:
+            _print_error("there is not enough memory")
+            raise typer.Exit(2) from error
 
     return wrapped  # type: ignore[return-value]
+
+
+def _print_error(text: str) -> None:
+    err.print("error:", style="red", end=" ")
+    err.print(text, soft_wrap=True)
 
 
 def examples(*commands: str) -> str:

@@ -48,10 +48,14 @@ def refusing(where: Path | str, kind: type[SonoranError] = ModelError) -> Iterat
     except Exception as error:
         raise kind(one_line(f"{where}: not as expected ({_reason(error)})")) from error
     except BaseException as error:
-        # What a library written in Rust raises when it breaks down is no Exception.
-        if type(error).__name__ != "PanicException":
+        if not is_panic(error):
             raise
         raise kind(one_line(f"{where}: not as expected ({_reason(error)})")) from error
+
+
+def is_panic(error: BaseException) -> bool:
+    """Whether a library written in Rust broke down: what it raises then is no Exception."""
+    return type(error).__name__ == "PanicException"
 
 
 def one_line(text: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from sonoran.errors import ConfigError, ModelError
+from sonoran.errors import CapacityError, ConfigError, ModelError
 from sonoran.models.source import open_model
 from sonoran.models.tokenizer.tokenizer import Tokenizer
 from tests.models.tokenizer.vocabularies import CONTROL, USER_DEFINED, byte_level, plain_texts
@@ -241,3 +241,59 @@ def test_unusable_directories_are_model_errors(directory: Path, tmp_path: Path) 
     (directory / "tokenizer.json").write_text("not json")
     with pytest.raises(ModelError, match="is not a tokenizer"):
         Tokenizer.from_directory(directory)
+
+
+class Watched:
+    """A backend that tells how many characters it was given."""
+
+    def __init__(self, backend: Any) -> None:
+        self.backend, self.read = backend, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.backend, name)
+
+    def encode(self, text: str, add_special_tokens: bool) -> Any:
+        self.read += len(text)
+        return self.backend.encode(text, add_special_tokens=add_special_tokens)
+
+
+@pytest.mark.parametrize("text", ["word " * 1_000_000, "a" * 5_000_000, "\0" * 5_000_000])
+@pytest.mark.parametrize("chat", [False, True])
+def test_a_text_far_too_long_is_refused_before_it_is_read(directory: Path, text: str, chat: bool) -> None:
+    tokenizer = Tokenizer.from_directory(directory)
+    tokenizer.most_tokens = 1000
+    watched = Watched(tokenizer._backend)
+    tokenizer._backend = watched
+    with pytest.raises(
+        CapacityError, match=r"characters of the prompt are \d+ tokens, but max_model_len is 1000"
+    ):
+        tokenizer.encode_prompt(text, chat=chat)
+    assert watched.read < 100_000
+
+
+def test_what_a_model_can_take_is_not_refused_for_its_characters(directory: Path) -> None:
+    tokenizer = Tokenizer.from_directory(directory)
+    text = "hello world" * 5000
+    expected = tokenizer.encode(text)
+    tokenizer.most_tokens = len(expected)
+    assert len(text) > 2 * 8 * 1000
+    assert tokenizer.encode(text) == expected
+    tokenizer.most_tokens = len(expected) // 4
+    with pytest.raises(CapacityError):
+        tokenizer.encode(text)
+
+
+def test_a_tokenizer_that_breaks_down_is_one_line(directory: Path) -> None:
+    """As over ten million spaces, in Rust."""
+
+    class PanicException(BaseException):
+        pass
+
+    class Broken(Watched):
+        def encode(self, text: str, add_special_tokens: bool) -> Any:
+            raise PanicException("retry-limit-in-match over\nat somewhere")
+
+    tokenizer = Tokenizer.from_directory(directory)
+    tokenizer._backend = Broken(tokenizer._backend)
+    with pytest.raises(ConfigError, match=r"^this text of 2 characters has no tokens \(retry.*\)$"):
+        tokenizer.encode("  ")

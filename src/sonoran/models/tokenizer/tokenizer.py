@@ -11,15 +11,18 @@ from typing import Any, Protocol
 
 from tokenizers import AddedToken
 
-from sonoran.errors import ConfigError, check_unicode
+from sonoran.errors import CapacityError, ConfigError, check_unicode
 from sonoran.models.tokenizer.chat import Markers, holds, render_chat, unused_character
 from sonoran.models.tokenizer.detokenizer import Detokenizer
 from sonoran.models.tokenizer.directory_source import from_directory
 from sonoran.models.tokenizer.gguf_source import from_gguf
 from sonoran.models.tokenizer.vocabulary import Vocabulary, is_marker, token_bytes
-from sonoran.models.untrusted import refusing
+from sonoran.models.untrusted import is_panic, one_line, refusing
 
 log = logging.getLogger(__name__)
+
+CHARACTERS = 8
+"""Of a token, beyond which a text is tried in part first; in ordinary text it is half of that."""
 
 
 class TokenizerSource(Protocol):
@@ -49,6 +52,8 @@ class Tokenizer:
         )
         self._plain: tuple[str, Any, dict[int, int]] | None = None  # see _without_markers
         self._warned = False
+        self.most_tokens: int | None = None
+        """What the model can take, if it is known: a text that has far more is refused before all of it is read."""
 
     @classmethod
     def from_model(cls, model: TokenizerSource) -> Tokenizer:
@@ -120,7 +125,7 @@ class Tokenizer:
         Raises ConfigError for text that is not valid Unicode (a lone surrogate).
         """
         check_unicode(text)
-        ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
+        ids = self._encode(self._backend, text)
         if not add_special_tokens:
             return ids
         prefix = list(self._vocabulary.prefix)
@@ -218,8 +223,36 @@ class Tokenizer:
         rest = text[end:].lstrip() if rstrip else text[end:]
         backend, originals = self._without_markers(mark)
         anchor, following = backend.token_to_id(mark), iter(markers)
-        ids = backend.encode(joined + rest.replace(mark, ""), add_special_tokens=False).ids
+        ids = self._encode(backend, joined + rest.replace(mark, ""))
         return [next(following) if i == anchor else originals.get(i, i) for i in ids]
+
+    def _encode(self, backend: Any, text: str) -> list[int]:
+        """Ids of a text. A long one is tried in part first: a part has hardly more tokens than all of it.
+
+        Raises CapacityError, and ConfigError for text that the tokenizer breaks down over.
+        """
+        try:
+            return self._encode_bounded(backend, text)
+        except BaseException as error:
+            if not is_panic(error):
+                raise
+            raise ConfigError(
+                f"this text of {len(text)} characters has no tokens ({one_line(str(error))})"
+            ) from None
+
+    def _encode_bounded(self, backend: Any, text: str) -> list[int]:
+        most = self.most_tokens
+        size = 0 if most is None else max(4096, CHARACTERS * most)
+        while most is not None and size < len(text) // 2:
+            found = len(backend.encode(text[:size], add_special_tokens=False).ids)
+            if found > most + most // 8 + 100:
+                raise CapacityError(
+                    f"the first {size} of {len(text)} characters of the prompt are {found} tokens, but max_model_len "
+                    f"is {most}; shorten the prompt, or load the model with a larger max_model_len if it has one"
+                )
+            size *= 4
+        ids: list[int] = backend.encode(text, add_special_tokens=False).ids
+        return ids
 
     def _without_markers(self, mark: str) -> tuple[Any, dict[int, int]]:
         """The backend without tokens that mark turns, and with ``mark`` as a token: it stands where one was.

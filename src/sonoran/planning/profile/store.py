@@ -46,7 +46,10 @@ def load_profile(key: ProfileKey, cache: Path | None = None) -> Profile | None:
 def load_profiles(cache: Path | None = None) -> list[Profile]:
     """Return every readable profile, newest first; damaged files and other versions are left out."""
     profiles = []
-    for path in ((cache or cache_dir()) / FOLDER).glob("*.json"):
+    folder = (cache or cache_dir()) / FOLDER
+    with refusing(folder, PlanError):
+        found = list(folder.glob("*.json"))
+    for path in found:
         try:
             profiles.append(_read(path))
         except PlanError:
