@@ -15,12 +15,11 @@ import numpy as np
 
 from tests.tiny_tokenizer import CHAT_TEMPLATE, SPECIALS, tiny_tokenizer, write_tokenizer
 from tests.tiny_weights import (
-    K_QUANTS,
     LLAMA3_SCALING,
     TinyDims,
+    file_rows,
     interleave_heads,
     llama3_factors,
-    random_k_quant,
     random_weights,
     tensor_shapes,
     tiny_dims,
@@ -51,8 +50,8 @@ def make_gguf(
     """Write a GGUF file; return its dimensions.
 
     ``types``: one ggml type name for all matrices, or a mapping from canonical names (``layers.0.q``), last
-    parts (``down``) or ``default`` to types. Norms and biases are F32. K-quants get random bytes, others the
-    rounded weights of ``random_weights``.
+    parts (``down``) or ``default`` to types. Norms and biases are F32. K-quants and types that the gguf package
+    cannot write get random bytes, others the rounded weights of ``random_weights``.
     """
     tiny = tiny_dims(arch, **dims)
     file_arch = "llama" if arch == "mistral" else arch
@@ -87,20 +86,14 @@ def make_gguf(
                 if isinstance(types, str)
                 else types.get(name, types.get(last, types.get("default", "F32")))
             )
-        writer.add_tensor(gguf_name(name), *_encoded(weight, kind, rng))
+        writer.add_tensor(
+            gguf_name(name), file_rows(kind, weight, rng), raw_dtype=gguf.GGMLQuantizationType[kind]
+        )
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
     return tiny
-
-
-def _encoded(weight: np.ndarray, kind: str, rng: np.random.Generator) -> tuple[np.ndarray, None, Any]:
-    if kind in K_QUANTS:
-        data = random_k_quant(kind, weight.shape, rng)
-    else:
-        data = gguf.quants.quantize(weight, gguf.GGMLQuantizationType[kind])
-    return data, None, gguf.GGMLQuantizationType[kind]
 
 
 def gguf_name(name: str) -> str:

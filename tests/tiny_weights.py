@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+import gguf
 import numpy as np
 
 LLAMA3_SCALING = {
@@ -17,6 +18,11 @@ LLAMA3_SCALING = {
     "original_max_position_embeddings": 64,
 }
 K_QUANTS = ("Q4_K", "Q5_K", "Q6_K")
+# Types that the gguf package only reads: where their fp16 scales lie in a block, and the largest ones they have.
+READ_ONLY = {
+    "Q2_K": {80: 1.0, 82: 1.5}, "Q3_K": {108: 1.0}, "IQ4_NL": {0: 1.0}, "IQ4_XS": {0: 1.0}, "IQ3_S": {0: 1.0},
+    "IQ3_XXS": {0: 1.0}, "IQ2_S": {0: 1.0}, "IQ2_XS": {0: 1.0}, "IQ2_XXS": {0: 1.0}, "IQ1_S": {0: 1.0},
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -120,6 +126,40 @@ def llama3_factors(dims: TinyDims) -> np.ndarray:
         smooth = min(max((turns - low) / (high - low), 0.0), 1.0)
         factors.append(1 / ((1 - smooth) / scaling["factor"] + smooth))
     return np.array(factors, np.float32)
+
+
+def file_rows(kind: str, weight: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """File rows ``[outputs, bytes]``: of the weights, or random ones where the gguf package cannot write a type."""
+    if kind in K_QUANTS:
+        return random_k_quant(kind, weight.shape, rng)
+    if kind in READ_ONLY or kind in ("IQ1_M", "NVFP4"):
+        return random_read_only(kind, weight.shape, rng)
+    rows: np.ndarray = gguf.quants.quantize(weight, gguf.GGMLQuantizationType[kind])
+    return rows
+
+
+def random_read_only(kind: str, shape: tuple[int, int], rng: np.random.Generator) -> np.ndarray:
+    """Random bytes of a type of READ_ONLY, or IQ1_M or NVFP4, with weights of deviation 1 / sqrt(inputs)."""
+    outputs, inputs = shape
+    type_ = gguf.GGMLQuantizationType[kind]
+    group, size = gguf.GGML_QUANT_SIZES[type_]
+    blocks = rng.integers(0, 256, (outputs * inputs // group, size), dtype=np.uint8)
+
+    def set_scales(factor: np.ndarray | float) -> None:
+        for at, scale in READ_ONLY.get(kind, {}).items():
+            halves = np.broadcast_to(np.float16(scale * factor), (len(blocks), 1))
+            blocks[:, at : at + 2] = np.ascontiguousarray(halves).view(np.uint8)
+
+    if kind == "NVFP4":
+        blocks[:, :4] = rng.integers(12, 30, (len(blocks), 4))  # of 16 weights each, 1 / 64 to 1 / 8
+    if kind == "IQ1_M":
+        blocks[:, 49::2] = blocks[:, 49::2] & 15 | np.array(
+            [0x00, 0x00, 0x00, 0x20], np.uint8
+        )  # 2^-7 over four
+    set_scales(1)
+    deviation = float(gguf.quants.dequantize(blocks, type_).std())
+    set_scales(rng.uniform(0.7, 1.3, (len(blocks), 1)) / deviation / math.sqrt(inputs))
+    return blocks.reshape(outputs, -1)
 
 
 def random_k_quant(kind: str, shape: tuple[int, int], rng: np.random.Generator) -> np.ndarray:

@@ -9,9 +9,6 @@ struct Vec : Avx512 {
   using Pairs = I;  // 32 int16, two of each lane
   static constexpr bool kPairs = true;
 
-  static Q xor_bytes(Q x, uint8_t mask) {
-    return _mm512_xor_si512(x, _mm512_set1_epi8(static_cast<char>(mask)));
-  }
   static Q magnitude(Q x) { return _mm512_abs_epi8(x); }
   static Q with_sign(Q x, Q of) {
     return _mm512_mask_sub_epi8(x, _mm512_movepi8_mask(of), _mm512_setzero_si512(), x);
@@ -20,9 +17,6 @@ struct Vec : Avx512 {
   static Pairs add_pairs(Pairs x, Pairs y) { return _mm512_add_epi16(x, y); }
   static I join_pairs(Pairs x, Pairs y) { return _mm512_madd_epi16(x, y); }
   static Pairs ones() { return _mm512_set1_epi16(1); }
-  static Pairs both(I x) {
-    return _mm512_or_si512(_mm512_slli_epi32(x, 16), _mm512_and_si512(x, iset(0xffff)));
-  }
   template <int Factor>
   static Pairs pair_times(const int16_t (&pair)[2]) {
     return _mm512_mullo_epi16(pair_of(pair), _mm512_set1_epi16(Factor));

@@ -3,21 +3,33 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <type_traits>
 
 #include "kernels/activations.hpp"
+#include "weights/formats.hpp"
 
 namespace sonoran {
 namespace {
 
+// The codes of a format; `offset` is subtracted from them, or from what the book has for them.
+struct Code {
+  int bits;
+  int offset;
+  Book book = Book::None;
+
+  // Of what is multiplied. The entries of MXFP4 are at most 28, and at most 12 less the offset.
+  constexpr int factor_bits() const { return book == Book::Iq4 ? 8 : book == Book::Mxfp4 ? 5 : bits; }
+};
+
 // Stands for a scale of one.
 struct Unscaled {};
 
-// Where one instruction adds four products to an int32. Where it takes signed codes, 8-bit ones are made
-// signed and need no offset; smaller ones are the same either way.
+// Where one instruction adds four products to an int32. Where it takes signed codes, 8-bit ones come signed
+// and need no offset; smaller ones are the same either way.
 template <class V, int Bits, int Offset>
 struct WideDot {
-  static constexpr bool kMakeSigned = Bits == 8 && requires { V::kSignedCodes; };
+  static constexpr bool kSigned = Bits == 8 && requires { V::kSignedCodes; };
   using Scale = typename V::I;
   static constexpr int kQuads = 8;  // quads that can be added before times()
 
@@ -25,16 +37,11 @@ struct WideDot {
 
   static Scale load_u8(const uint8_t* p) { return V::load_u8(p); }
   static Scale load_s8(const uint8_t* p) { return V::load_s8(p); }
+  static Scale load_low4(const uint8_t* p) { return V::load_low4(p); }
   void start(const int16_t (&minus_pairs)[2]) {
-    sum = Offset == 0 || kMakeSigned ? V::izero() : V::times_pair(minus_pairs, Offset);
+    sum = Offset == 0 || kSigned ? V::izero() : V::times_pair(minus_pairs, Offset);
   }
-  void add(const typename V::Q& codes, const int8_t* x) {
-    if constexpr (kMakeSigned) {
-      sum = V::template dot4<Bits>(sum, V::xor_bytes(codes, 128), x);
-    } else {
-      sum = V::template dot4<Bits>(sum, codes, x);
-    }
-  }
+  void add(const typename V::Q& codes, const int8_t* x) { sum = V::template dot4<Bits>(sum, codes, x); }
   typename V::I times(Unscaled) const { return sum; }
   typename V::I times(const Scale& scale) const { return V::imul(sum, scale); }
 };
@@ -49,6 +56,7 @@ struct WideDot {
 template <class V, int Bits, int Offset>
 struct PairDot {
   using Scale = typename V::Pairs;
+  static constexpr bool kSigned = false;
   static constexpr int kLargest = std::max(Offset, (1 << Bits) - 1 - Offset);
   static constexpr int kQuads = 8 * 2 * kLargest * 127 < 32768 ? 8 : 4;
   static_assert(kQuads * 2 * kLargest * 127 < 32768);
@@ -57,6 +65,7 @@ struct PairDot {
 
   static Scale load_u8(const uint8_t* p) { return V::both(V::load_u8(p)); }
   static Scale load_s8(const uint8_t* p) { return V::both(V::load_s8(p)); }
+  static Scale load_low4(const uint8_t* p) { return V::both(V::load_low4(p)); }
   void start(const int16_t (&minus_pairs)[2]) {
     sum = Offset == 0 ? V::izero() : V::template pair_times<Offset>(minus_pairs);
   }
@@ -67,25 +76,41 @@ struct PairDot {
   typename V::I times(const Scale& scale) const { return V::join_pairs(sum, scale); }
 };
 
-// The same for 8-bit codes less 128, whose products fill the int16 alone: |code| times x with the code's
-// sign, 2 * 128 * 127 = 32,512 at most.
+// The same for 8-bit codes, which come signed and whose products fill the int16 alone: |code| times x with
+// the code's sign, 2 * 128 * 127 = 32,512 at most.
 template <class V>
 struct PairDot<V, 8, 128> {
+  using Scale = typename V::I;
+  static constexpr bool kSigned = true;
   static constexpr int kQuads = 8;
 
   typename V::I sum;
 
+  static Scale load_s8(const uint8_t* p) { return V::load_s8(p); }
   void start(const int16_t (&)[2]) { sum = V::izero(); }
-  void add(const typename V::Q& codes, const int8_t* x) {
-    const typename V::Q code = V::xor_bytes(codes, 128);
+  void add(const typename V::Q& code, const int8_t* x) {
     const auto pairs = V::multiply_pairs(V::magnitude(code), V::with_sign(V::four(x), code));
     sum = V::keep(V::iadd(sum, V::join_pairs(pairs, V::ones())));
   }
   typename V::I times(Unscaled) const { return sum; }
+  typename V::I times(const Scale& scale) const { return V::imul(sum, scale); }
 };
 
-template <int Bits, int Offset>
-using Dot = std::conditional_t<Vec::kPairs, PairDot<Vec, Bits, Offset>, WideDot<Vec, Bits, Offset>>;
+template <Code C>
+using Dot = std::conditional_t<Vec::kPairs, PairDot<Vec, C.factor_bits(), C.offset>,
+                               WideDot<Vec, C.factor_bits(), C.offset>>;
+
+// The entries of a book, less 128 where the dot product takes them signed.
+template <Book B, bool Signed>
+struct Entries {
+  static constexpr std::array<uint8_t, 16> kAll = [] {
+    std::array<uint8_t, 16> all{};
+    for (size_t i = 0; i < 16; ++i) {
+      all[i] = static_cast<uint8_t>((B == Book::Iq4 ? kIq4Book : kMxfp4Book)[i] ^ (Signed ? 128 : 0));
+    }
+    return all;
+  }();
+};
 
 }  // namespace
 }  // namespace sonoran

@@ -41,6 +41,17 @@ struct Avx2 {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(v), 16));
   }
   static F load_bf16(const uint16_t* p) { return {from_bf16(half(p, 0)), from_bf16(half(p, 1))}; }
+  static __m256 power_of(__m256i e) {
+    const __m256i one = _mm256_set1_epi32(1);
+    const __m256i normal = _mm256_slli_epi32(_mm256_sub_epi32(e, one), 23);
+    const __m256i subnormal =
+        _mm256_min_epi32(_mm256_slli_epi32(_mm256_add_epi32(e, one), 21), _mm256_set1_epi32(0x400000));
+    return _mm256_castsi256_ps(_mm256_max_epi32(normal, subnormal));
+  }
+  static F load_power(const uint8_t* p) {  // 2^(e - 128) of 16 bytes e
+    const I e = load_u8(p);
+    return {power_of(e.a), power_of(e.b)};
+  }
   static F add(F x, F y) { return {_mm256_add_ps(x.a, y.a), _mm256_add_ps(x.b, y.b)}; }
   static F sub(F x, F y) { return {_mm256_sub_ps(x.a, y.a), _mm256_sub_ps(x.b, y.b)}; }
   static F mul(F x, F y) { return {_mm256_mul_ps(x.a, y.a), _mm256_mul_ps(x.b, y.b)}; }
@@ -85,9 +96,17 @@ struct Avx2 {
     const __m256i v = _mm256_madd_epi16(pair_of(pair), _mm256_set1_epi16(static_cast<int16_t>(factor)));
     return {v, v};
   }
-  static I load_u8(const uint8_t* p) {
-    const __m128i v = half(p, 0);
+  static I times_pair(const int16_t (&pair)[2], I factors) {  // factors are both() of what they are
+    const __m256i v = pair_of(pair);
+    return {_mm256_madd_epi16(v, factors.a), _mm256_madd_epi16(v, factors.b)};
+  }
+  static I widen_u8(__m128i v) {
     return {_mm256_cvtepu8_epi32(v), _mm256_cvtepu8_epi32(_mm_srli_si128(v, 8))};
+  }
+  static I load_u8(const uint8_t* p) { return widen_u8(half(p, 0)); }
+  static I load_low4(const uint8_t* p) { return widen_u8(_mm_and_si128(half(p, 0), _mm_set1_epi8(15))); }
+  static I load_high4(const uint8_t* p) {
+    return widen_u8(_mm_and_si128(_mm_srli_epi16(half(p, 0), 4), _mm_set1_epi8(15)));
   }
   static I load_s8(const uint8_t* p) {
     const __m128i v = half(p, 0);
@@ -111,6 +130,10 @@ struct Avx2 {
     return {_mm256_and_si256(x.a, m), _mm256_and_si256(x.b, m)};
   }
   static Q or_bytes(Q x, Q y) { return {_mm256_or_si256(x.a, y.a), _mm256_or_si256(x.b, y.b)}; }
+  static Q look_up(const uint8_t* table, Q codes) {  // codes below 16
+    const __m256i v = _mm256_broadcastsi128_si256(half(table, 0));
+    return {_mm256_shuffle_epi8(v, codes.a), _mm256_shuffle_epi8(v, codes.b)};
+  }
   template <int N>
   static Q shift(Q x) {
     if constexpr (N > 0) return {_mm256_slli_epi16(x.a, N), _mm256_slli_epi16(x.b, N)};

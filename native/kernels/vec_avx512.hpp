@@ -35,6 +35,13 @@ struct Avx512 {
     const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
     return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
   }
+  static F load_power(const uint8_t* p) {  // 2^(e - 128) of 16 bytes e
+    const __m512i e = load_u8(p);
+    const __m512i normal = _mm512_slli_epi32(_mm512_sub_epi32(e, iset(1)), 23);
+    const __m512i subnormal =
+        _mm512_min_epi32(_mm512_slli_epi32(_mm512_add_epi32(e, iset(1)), 21), iset(0x400000));
+    return _mm512_castsi512_ps(_mm512_max_epi32(normal, subnormal));
+  }
   static F add(F a, F b) { return _mm512_add_ps(a, b); }
   static F sub(F a, F b) { return _mm512_sub_ps(a, b); }
   static F mul(F a, F b) { return _mm512_mul_ps(a, b); }
@@ -69,12 +76,23 @@ struct Avx512 {
   static I pair_of(const int16_t (&pair)[2]) {
     return _mm512_set1_epi32(*reinterpret_cast<const int32_t*>(pair));
   }
+  static I both(I x) {  // each lane's value, an int16, twice
+    return _mm512_or_si512(_mm512_slli_epi32(x, 16), _mm512_and_si512(x, iset(0xffff)));
+  }
+  static I times_pair(const int16_t (&pair)[2], I factors) {  // factors are both() of what they are
+    return _mm512_madd_epi16(pair_of(pair), factors);
+  }
   static I times_pair(const int16_t (&pair)[2], int factor) {
     return _mm512_madd_epi16(pair_of(pair), _mm512_set1_epi16(static_cast<int16_t>(factor)));
   }
   static I load_u8(const uint8_t* p) {
     return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
   }
+  static I load_low4(const uint8_t* p) {
+    const __m128i v = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    return _mm512_cvtepu8_epi32(_mm_and_si128(v, _mm_set1_epi8(15)));
+  }
+  static I load_high4(const uint8_t* p) { return _mm512_srli_epi32(load_u8(p), 4); }
   static I load_s8(const uint8_t* p) {
     return _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
   }
@@ -85,6 +103,13 @@ struct Avx512 {
   static Q load_bytes(const uint8_t* p) { return _mm512_loadu_si512(p); }
   static Q and_bytes(Q a, uint8_t mask) {
     return _mm512_and_si512(a, _mm512_set1_epi8(static_cast<char>(mask)));
+  }
+  static Q xor_bytes(Q a, uint8_t mask) {
+    return _mm512_xor_si512(a, _mm512_set1_epi8(static_cast<char>(mask)));
+  }
+  static Q look_up(const uint8_t* table, Q codes) {  // codes below 16
+    const __m128i v = _mm_loadu_si128(reinterpret_cast<const __m128i*>(table));
+    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(v), codes);
   }
   static Q or_bytes(Q a, Q b) { return _mm512_or_si512(a, b); }
   template <int N>

@@ -58,6 +58,16 @@ struct Vec {
     const auto wide = [](uint16x4_t x) { return vreinterpretq_f32_u32(vshll_n_u16(x, 16)); };
     return {wide(vld1_u16(p)), wide(vld1_u16(p + 4)), wide(vld1_u16(p + 8)), wide(vld1_u16(p + 12))};
   }
+  static F load_power(const uint8_t* p) {  // 2^(e - 128) of 16 bytes e
+    return each<F>(
+        [](auto e) {
+          const int32x4_t one = vdupq_n_s32(1);
+          const int32x4_t normal = vshlq_n_s32(vsubq_s32(e, one), 23);
+          const int32x4_t subnormal = vminq_s32(vshlq_n_s32(vaddq_s32(e, one), 21), vdupq_n_s32(0x400000));
+          return vreinterpretq_f32_s32(vmaxq_s32(normal, subnormal));
+        },
+        load_u8(p));
+  }
   static F add(F x, F y) {
     return each<F>([](auto u, auto v) { return vaddq_f32(u, v); }, x, y);
   }
@@ -140,8 +150,12 @@ struct Vec {
     return each<I>([](auto u, auto v) { return vmulq_s32(u, v); }, x, y);
   }
   static I times_pair(const int16_t (&pair)[2], int factor) { return iset((pair[0] + pair[1]) * factor); }
-  static I load_u8(const uint8_t* p) {
-    const uint8x16_t v = vld1q_u8(p);
+  static I both(I x) { return x; }
+  static I times_pair(const int16_t (&pair)[2], I factors) { return imul(iset(pair[0] + pair[1]), factors); }
+  static I load_u8(const uint8_t* p) { return widen_u8(vld1q_u8(p)); }
+  static I load_low4(const uint8_t* p) { return widen_u8(vandq_u8(vld1q_u8(p), vdupq_n_u8(15))); }
+  static I load_high4(const uint8_t* p) { return widen_u8(vshrq_n_u8(vld1q_u8(p), 4)); }
+  static I widen_u8(uint8x16_t v) {
     const uint16x8_t low = vmovl_u8(vget_low_u8(v)), high = vmovl_u8(vget_high_u8(v));
     const auto wide = [](uint16x4_t x) { return vreinterpretq_s32_u32(vmovl_u16(x)); };
     return {wide(vget_low_u16(low)), wide(vget_high_u16(low)), wide(vget_low_u16(high)),
@@ -170,6 +184,10 @@ struct Vec {
   }
   static Q xor_bytes(Q x, uint8_t mask) {
     return each<Q>([=](auto u) { return veorq_u8(u, vdupq_n_u8(mask)); }, x);
+  }
+  static Q look_up(const uint8_t* table, Q codes) {  // codes below 16
+    const uint8x16_t v = vld1q_u8(table);
+    return each<Q>([=](auto u) { return vqtbl1q_u8(v, u); }, codes);
   }
   template <int N>
   static Q shift(Q x) {

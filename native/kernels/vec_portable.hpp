@@ -52,6 +52,9 @@ struct Vec {
   static F load_bf16(const uint16_t* p) {
     return map<F>([&](int i) { return bf16_to_float(p[i]); });
   }
+  static F load_power(const uint8_t* p) {
+    return map<F>([&](int i) { return std::ldexp(1.0f, p[i] - 128); });
+  }
   static F add(F x, F y) {
     return map<F>([&](int i) { return x.v[i] + y.v[i]; });
   }
@@ -121,8 +124,16 @@ struct Vec {
     return map<I>([&](int i) { return x.v[i] * y.v[i]; });
   }
   static I times_pair(const int16_t (&pair)[2], int factor) { return iset((pair[0] + pair[1]) * factor); }
+  static I both(I x) { return x; }
+  static I times_pair(const int16_t (&pair)[2], I factors) { return imul(iset(pair[0] + pair[1]), factors); }
   static I load_u8(const uint8_t* p) {
     return map<I>([&](int i) { return p[i]; });
+  }
+  static I load_low4(const uint8_t* p) {
+    return map<I>([&](int i) { return p[i] & 15; });
+  }
+  static I load_high4(const uint8_t* p) {
+    return map<I>([&](int i) { return p[i] >> 4; });
   }
   static I load_s8(const uint8_t* p) {
     return map<I>([&](int i) { return static_cast<int8_t>(p[i]); });
@@ -143,6 +154,14 @@ struct Vec {
   static Q or_bytes(Q x, const Q& y) {
     for (int i = 0; i < 64; ++i) x.v[i] |= y.v[i];
     return x;
+  }
+  static Q xor_bytes(Q x, uint8_t mask) {
+    for (auto& b : x.v) b ^= mask;
+    return x;
+  }
+  static Q look_up(const uint8_t* table, Q codes) {
+    for (auto& b : codes.v) b = table[b];
+    return codes;
   }
   template <int N>
   static Q shift(Q x) {

@@ -8,13 +8,14 @@
 
 namespace sonoran {
 
-// One file block: up to 256 codes; d and m stay fp16, sc and mn are the integer sub-scales of the K formats.
+// One file block: up to 256 codes; d and m stay fp16, sc and mn are the integer sub-scales of the K formats;
+// MXFP4 has its exponent in sc.
 struct FileBlock {
   uint8_t codes[256];
   uint16_t d = 0;
   uint16_t m = 0;
   uint8_t sc[16] = {};
-  uint8_t mn[8] = {};
+  uint8_t mn[16] = {};
 };
 
 inline uint16_t read_u16(const uint8_t* p) {
@@ -62,6 +63,40 @@ inline void read_threes32(const uint8_t* p, uint8_t* codes) {
   }
 }
 
+// Two bits of code i of 256 in 64 bytes: 32 bytes hold 128 codes, those of the first 32 lowest.
+inline int two_bits(const uint8_t* p, int i) {
+  return (p[32 * (i / 128) + i % 32] >> (2 * (i % 128 / 32))) & 3;
+}
+
+inline void read_q2_k(const uint8_t* p, FileBlock& block) {
+  for (int i = 0; i < 256; ++i) block.codes[i] = static_cast<uint8_t>(two_bits(p + 16, i));
+  for (int j = 0; j < 16; ++j) block.sc[j] = p[j] & 15, block.mn[j] = p[j] >> 4;
+  block.d = read_u16(p + 80);
+  block.m = read_u16(p + 82);
+}
+
+inline void read_q3_k(const uint8_t* p, FileBlock& block) {
+  for (int i = 0; i < 256; ++i) {
+    const int high = (p[i % 32] >> (i / 32)) & 1;
+    block.codes[i] = static_cast<uint8_t>(two_bits(p + 32, i) | (high << 2));
+  }
+  const uint8_t* s = p + 96;
+  for (int j = 0; j < 16; ++j) {
+    const int low = (s[j % 8] >> (4 * (j / 8))) & 15, high = (s[8 + j % 4] >> (2 * (j / 4))) & 3;
+    block.sc[j] = static_cast<uint8_t>((low | (high << 4)) - 32);
+  }
+  block.d = read_u16(p + 108);
+}
+
+inline void read_iq4_xs(const uint8_t* p, FileBlock& block) {
+  const int high = read_u16(p + 2);
+  for (int j = 0; j < 8; ++j) {
+    const int low = (p[4 + j / 2] >> (4 * (j % 2))) & 15;
+    block.sc[j] = static_cast<uint8_t>((low | (((high >> (2 * j)) & 3) << 4)) - 32);
+    read_nibbles32(p + 8 + 16 * j, nullptr, block.codes + 32 * j);
+  }
+}
+
 inline void read_q6_k(const uint8_t* p, FileBlock& block) {
   for (int half = 0; half < 2; ++half) {
     const uint8_t* low = p + 64 * half;
@@ -82,6 +117,7 @@ inline void read_file_block(Format format, const uint8_t* p, FileBlock& block) {
   block.d = read_u16(p);
   switch (format) {
     case Format::Q4_0:
+    case Format::IQ4_NL:
       return read_nibbles32(p + 2, nullptr, block.codes);
     case Format::Q5_0:
       return read_nibbles32(p + 6, p + 2, block.codes);
@@ -90,10 +126,20 @@ inline void read_file_block(Format format, const uint8_t* p, FileBlock& block) {
     case Format::Q8_0:
       for (int i = 0; i < 32; ++i) block.codes[i] = static_cast<uint8_t>(p[2 + i] ^ 0x80);  // + 128
       return;
+    case Format::MXFP4:
+      block.sc[0] = p[0];
+      return read_nibbles32(p + 1, nullptr, block.codes);
+    case Format::IQ4_XS:
+      return read_iq4_xs(p, block);
+    case Format::Q2_K:
+      return read_q2_k(p, block);
+    case Format::Q3_K:
+      return read_q3_k(p, block);
+    case Format::Q6_K:
+      return read_q6_k(p, block);
     default:
       break;
   }
-  if (format == Format::Q6_K) return read_q6_k(p, block);
   block.m = read_u16(p + 2);
   switch (format) {
     case Format::Q4_1:

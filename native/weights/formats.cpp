@@ -11,7 +11,7 @@ namespace sonoran {
 
 namespace {
 
-constexpr std::array<FormatInfo, 12> kFormats = {{
+constexpr std::array<FormatInfo, kFormatCount> kFormats = {{
     {"F32", Scheme::Dense, 32, 0, 1, 4, 1, 0},
     {"F16", Scheme::Dense, 16, 0, 1, 2, 1, 0},
     {"BF16", Scheme::Dense, 16, 0, 1, 2, 1, 0},
@@ -20,9 +20,14 @@ constexpr std::array<FormatInfo, 12> kFormats = {{
     {"Q5_0", Scheme::Scale, 5, 16, 32, 22, 32, 32},
     {"Q5_1", Scheme::ScaleMin, 5, 0, 32, 24, 32, 64},
     {"Q8_0", Scheme::Scale, 8, 128, 32, 34, 32, 32},
+    {"Q2_K", Scheme::KMin16, 2, 0, 256, 84, 256, 320},
+    {"Q3_K", Scheme::KOffset16, 3, 4, 256, 110, 256, 288},
     {"Q4_K", Scheme::KMin, 4, 0, 256, 144, 256, 320},
     {"Q5_K", Scheme::KMin, 5, 0, 256, 176, 256, 320},
-    {"Q6_K", Scheme::KOffset, 6, 32, 256, 210, 256, 288},
+    {"Q6_K", Scheme::KOffset16, 6, 32, 256, 210, 256, 288},
+    {"IQ4_NL", Scheme::Scale, 4, 128, 32, 18, 32, 32, Book::Iq4},
+    {"IQ4_XS", Scheme::KOffset, 4, 128, 256, 136, 256, 160, Book::Iq4},
+    {"MXFP4", Scheme::Power, 4, 16, 32, 17, 32, 16, Book::Mxfp4},
     {"Q3_0", Scheme::Scale, 3, 4, 32, 14, 32, 32},  // of no file: what weights may be lowered to
 }};
 

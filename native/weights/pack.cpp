@@ -1,6 +1,7 @@
 #include "weights/pack.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <type_traits>
 #include <vector>
@@ -51,9 +52,11 @@ template <class Visit>
 void for_planes(int bits, Visit visit) {
   using std::integral_constant;
   switch (bits) {
+    case 2:
     case 3:
       visit(integral_constant<int, 2>{}, 0, 0);
-      return visit(integral_constant<int, 1>{}, 128, 2);
+      if (bits == 3) visit(integral_constant<int, 1>{}, 128, 2);
+      return;
     case 8:
       return visit(integral_constant<int, 8>{}, 0, 0);
     default:
@@ -93,7 +96,21 @@ void put_scales(uint8_t* scales, Scheme scheme, int lane, const FileBlock& block
       write_u16(scales + 256 + 2 * lane, block.d);
       write_u16(scales + 288 + 2 * lane, block.m);
       break;
+    case Scheme::Power:
+      scales[lane] = block.sc[0];
+      break;
+    case Scheme::KMin16:
+      for (int j = 0; j < 16; ++j) {
+        scales[16 * j + lane] = static_cast<uint8_t>(block.sc[j] | (block.mn[j] << 4));
+      }
+      write_u16(scales + 256 + 2 * lane, block.d);
+      write_u16(scales + 288 + 2 * lane, block.m);
+      break;
     case Scheme::KOffset:
+      for (int j = 0; j < 8; ++j) scales[16 * j + lane] = block.sc[j];
+      write_u16(scales + 128 + 2 * lane, block.d);
+      break;
+    case Scheme::KOffset16:
       for (int j = 0; j < 16; ++j) scales[16 * j + lane] = block.sc[j];
       write_u16(scales + 256 + 2 * lane, block.d);
       break;
@@ -136,6 +153,10 @@ void pack_one(const Matrix& m, int b, const uint8_t* rows, int lanes) {
   }
 }
 
+int entry(Book book, int code) {
+  return book == Book::Iq4 ? kIq4Book[code] : book == Book::Mxfp4 ? kMxfp4Book[code] : code;
+}
+
 // Decodes the 32 inputs of one lane of a chunk, with the arithmetic of the file format's own decoder.
 void decode_chunk(const Matrix& m, const FormatInfo& info, const uint8_t* block, int lane, int chunk,
                   float* out) {
@@ -146,20 +167,33 @@ void decode_chunk(const Matrix& m, const FormatInfo& info, const uint8_t* block,
   const auto half_at = [&](int byte) { return half_to_float(read_u16(scales + byte + 2 * lane)); };
   const int j = chunk % (kSuper / kChunk);  // of a K format's super-block
   float scale[2] = {0.0f, 0.0f};            // of the first and the second 16 inputs
-  float low = 0.0f;
+  float low[2] = {0.0f, 0.0f};
   switch (info.scheme) {
     case Scheme::Scale:
       scale[0] = scale[1] = half_at(0);
       break;
     case Scheme::ScaleMin:
       scale[0] = scale[1] = half_at(0);
-      low = half_at(32);
+      low[0] = low[1] = half_at(32);
       break;
     case Scheme::KMin:
       scale[0] = scale[1] = half_at(256) * static_cast<float>(scales[16 * j + lane]);
-      low = -half_at(288) * static_cast<float>(scales[128 + 16 * j + lane]);
+      low[0] = low[1] = -half_at(288) * static_cast<float>(scales[128 + 16 * j + lane]);
+      break;
+    case Scheme::Power:
+      scale[0] = scale[1] = std::ldexp(1.0f, scales[lane] - 128);
+      break;
+    case Scheme::KMin16:
+      for (int h = 0; h < 2; ++h) {
+        const int both = scales[16 * (2 * j + h) + lane];
+        scale[h] = half_at(256) * static_cast<float>(both & 15);
+        low[h] = -half_at(288) * static_cast<float>(both >> 4);
+      }
       break;
     case Scheme::KOffset:
+      scale[0] = scale[1] = half_at(128) * static_cast<float>(static_cast<int8_t>(scales[16 * j + lane]));
+      break;
+    case Scheme::KOffset16:
       for (int h = 0; h < 2; ++h) {
         scale[h] = half_at(256) * static_cast<float>(static_cast<int8_t>(scales[16 * (2 * j + h) + lane]));
       }
@@ -167,10 +201,11 @@ void decode_chunk(const Matrix& m, const FormatInfo& info, const uint8_t* block,
     case Scheme::Dense:
       break;
   }
-  const bool has_minimum = info.scheme == Scheme::ScaleMin || info.scheme == Scheme::KMin;
+  const bool has_minimum =
+      info.scheme == Scheme::ScaleMin || info.scheme == Scheme::KMin || info.scheme == Scheme::KMin16;
   for (int i = 0; i < kChunk; ++i) {
-    const float value = scale[i / 16] * static_cast<float>(codes[i] - info.offset);
-    out[i] = has_minimum ? value + low : value;
+    const float value = scale[i / 16] * static_cast<float>(entry(info.book, codes[i]) - info.offset);
+    out[i] = has_minimum ? value + low[i / 16] : value;
   }
 }
 

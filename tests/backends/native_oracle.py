@@ -11,7 +11,7 @@ from sonoran.backends.base import Rows
 from sonoran.backends.native import NativeBackend, packed_format
 from sonoran.config import Precision
 from sonoran.models.source import ModelFile
-from sonoran.models.tensors import TensorInfo
+from sonoran.models.tensors import TensorInfo, kept_rows
 from sonoran.types import FloatArray
 from tests.native.activations import GROUP
 from tests.native.packing import DENSE, decode
@@ -54,7 +54,8 @@ class Oracle(TorchBackend):
 def _packed(info: TensorInfo, kind: str) -> TensorInfo:
     from sonoran import _native
 
-    matrix = _native.PackedMatrix(info.dtype, kind, *info.shape, np.ascontiguousarray(info.data).reshape(-1))
+    kept, rows = kept_rows(info)
+    matrix = _native.PackedMatrix(kept, kind, *info.shape, rows)
     values = decode(matrix, *info.shape)
     return dataclasses.replace(info, dtype="F32", data=values.reshape(-1).view(np.uint8))
 

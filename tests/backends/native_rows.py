@@ -19,7 +19,8 @@ BLOCK_SIZE = 16
 NUM_BLOCKS = 24
 MIXED = {
     "default": "Q4_K", "output": "Q6_K", "v": "Q6_K", "layers.0.down": "Q5_K", "layers.1.down": "Q8_0",
-    "layers.0.up": "Q4_1", "layers.1.gate": "Q5_0", "layers.1.q": "F16",
+    "layers.0.up": "Q4_1", "layers.1.gate": "Q5_0", "layers.1.q": "F16", "layers.0.gate": "Q2_K",
+    "layers.1.up": "IQ4_XS", "layers.1.k": "Q3_K", "layers.0.o": "IQ4_NL", "layers.1.o": "MXFP4",
 }  # fmt: skip
 MODELS: dict[str, tuple[str, Any, dict[str, Any]]] = {
     "llama-mixed": ("llama", MIXED, {"tied": False}),

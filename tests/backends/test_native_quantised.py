@@ -12,6 +12,7 @@ from sonoran.backends.native import packed_format
 from sonoran.config import Precision
 from sonoran.errors import ConfigError
 from sonoran.models.source import ModelFile, open_model
+from sonoran.models.tensors import CONVERTED_TYPES
 from tests.backends.native_oracle import Oracle, native, text, trunk
 from tests.native.packing import SMALL, SUPER
 from tests.tiny_models import make_gguf, make_hf_dir
@@ -53,6 +54,18 @@ def test_groups_of_32(tmp_path: Path, kind: str) -> None:
 def test_groups_of_256(tmp_path: Path, kind: str, tied: bool) -> None:
     make_gguf(tmp_path / "tiny.gguf", "llama", kind, tied=tied, vocab_size=331)
     assert_agrees(open_model(tmp_path / "tiny.gguf"))
+
+
+@pytest.mark.parametrize("kind", CONVERTED_TYPES)
+def test_types_that_are_converted(tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    make_gguf(tmp_path / "tiny.gguf", "llama", {"default": kind, "layers.0.v": "IQ3_S"}, vocab_size=331)
+    model_file = open_model(tmp_path / "tiny.gguf")
+    assert packed_format(model_file.tensors["layers.0.q"], None) == CONVERTED_TYPES[kind]
+    assert packed_format(model_file.tensors["layers.0.q"], "int3") == ("Q2_K" if kind[0] == "T" else "Q4_0")
+    assert_agrees(model_file)
+    (record,) = caplog.records  # one for the model, whatever is in it
+    assert "matrices of " in record.getMessage() and "IQ3_S (" in record.getMessage()
+    assert (f"{kind} (" in record.getMessage()) is (CONVERTED_TYPES[kind] == "Q8_0")
 
 
 @pytest.mark.parametrize("arch", ["llama", "qwen3"])

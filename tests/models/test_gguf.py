@@ -371,16 +371,15 @@ def test_quantised_vectors_are_refused(tmp_path):
         open_model(path)
 
 
-@pytest.mark.parametrize("kind", ["Q2_K", "Q3_K", "IQ4_NL", "TQ1_0", "MXFP4"])
+@pytest.mark.parametrize("kind", ["Q8_1", "Q8_K", "I8", "F64"])
 def test_unsupported_types_are_named(tmp_path, kind):
     make_gguf(tmp_path / "model.gguf", num_layers=1)
     data = bytearray((tmp_path / "model.gguf").read_bytes())
     at = data.index(b"blk.0.ffn_up.weight") + len("blk.0.ffn_up.weight") + 4 + 16
     data[at] = gguf.GGMLQuantizationType[kind]
     (tmp_path / "model.gguf").write_bytes(data)
-    with pytest.raises(
-        ModelError, match=rf"tensor blk\.0\.ffn_up\.weight has type {kind}; supported: F32, F16, BF16"
-    ):
+    expected = rf"tensor blk\.0\.ffn_up\.weight has type {kind}; supported: F32, .*, MXFP4, .*, IQ1_S, .*llama-quantize"
+    with pytest.raises(ModelError, match=expected):
         open_model(tmp_path / "model.gguf")
 
 

@@ -73,8 +73,12 @@ std::vector<uint8_t> file_rows(Format format, int outputs, int inputs, Random& r
     } else if (format == Format::BF16) {
       const uint16_t h = float_to_bf16(random.uniform());
       std::memcpy(&rows[at], &h, 2);
-    } else if (format == Format::Q6_K) {
-      put(at + 208);
+    } else if (info.scheme == Scheme::KOffset16) {
+      put(at + size - 2);
+    } else if (format == Format::Q2_K) {
+      put(at + 80), put(at + 82);
+    } else if (format == Format::MXFP4) {
+      rows[at] = static_cast<uint8_t>(120 + rows[at] % 8);
     } else {
       put(at);
       if (info.scheme == Scheme::ScaleMin || info.scheme == Scheme::KMin) put(at + 2);
@@ -97,7 +101,7 @@ std::vector<float> product(const Kernels& kernels, const Matrix& m, const std::v
 
 void check_products(const std::vector<const Kernels*>& all) {
   Random random{1};
-  for (int f = 0; f < 12; ++f) {
+  for (int f = 0; f < kFormatCount; ++f) {
     const auto format = static_cast<Format>(f);
     const int outputs = 41, inputs = 768;
     Matrix m = plan_matrix(format, outputs, inputs);
@@ -148,18 +152,18 @@ void check_decoder(const std::vector<const Kernels*>& all) {
   DecoderConfig c;
   c.vocab_size = 96, c.hidden_size = 256, c.intermediate_size = 512, c.num_layers = 2;
   c.num_heads = 6, c.num_kv_heads = 2, c.head_dim = 48, c.norm_epsilon = 1e-6f;
-  c.rope_theta = 10000.0, c.num_blocks = 8, c.sliding_window = 29;
+  c.rope_theta = 10000.0, c.num_blocks = 8, c.sliding_windows = {29, 29};
   const int q = c.num_heads * c.head_dim, kv = c.num_kv_heads * c.head_dim;
   std::vector<MatrixSpec> specs = {{"embed", Format::Q8_0, c.vocab_size, c.hidden_size},
                                    {"output", Format::Q6_K, c.vocab_size, c.hidden_size}};
   for (int i = 0; i < c.num_layers; ++i) {
     const std::string p = "layers." + std::to_string(i) + ".";
-    specs.push_back({p + "q", Format::Q4_K, q, c.hidden_size});
-    specs.push_back({p + "k", Format::Q5_K, kv, c.hidden_size});
+    specs.push_back({p + "q", i == 0 ? Format::Q4_K : Format::IQ4_XS, q, c.hidden_size});
+    specs.push_back({p + "k", i == 0 ? Format::Q5_K : Format::Q3_K, kv, c.hidden_size});
     specs.push_back({p + "v", Format::Q6_K, kv, c.hidden_size});
-    specs.push_back({p + "o", Format::Q4_0, c.hidden_size, q});
-    specs.push_back({p + "gate", Format::Q4_1, c.intermediate_size, c.hidden_size});
-    specs.push_back({p + "up", Format::Q3_0, c.intermediate_size, c.hidden_size});
+    specs.push_back({p + "o", i == 0 ? Format::Q4_0 : Format::IQ4_NL, c.hidden_size, q});
+    specs.push_back({p + "gate", i == 0 ? Format::Q4_1 : Format::Q2_K, c.intermediate_size, c.hidden_size});
+    specs.push_back({p + "up", i == 0 ? Format::Q3_0 : Format::MXFP4, c.intermediate_size, c.hidden_size});
     specs.push_back({p + "down", Format::Q5_0, c.hidden_size, c.intermediate_size});
   }
   std::string first;

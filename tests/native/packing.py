@@ -11,16 +11,22 @@ import pytest
 from sonoran import _native
 
 DENSE = ("F32", "F16", "BF16")
-SMALL = ("Q3_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0")  # scales per 32 inputs
-SUPER = ("Q4_K", "Q5_K", "Q6_K")  # scales per 256 inputs
+SMALL = ("Q3_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL", "MXFP4")  # scales per 32 inputs
+SUPER = ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS")  # scales per 256 inputs
 FORMATS = (*DENSE, *SMALL, *SUPER)
 INSTRUCTION_SETS = tuple(one.name for one in _native.instruction_sets() if one.built)  # portable is the last
 
-# Where the fp16 scales of a format lie in a block of the file.
+# Where the fp16 scales of a format lie in a block of the file; MXFP4 has a power of two.
 SCALES = {
     "Q3_0": (0,), "Q4_0": (0,), "Q4_1": (0, 2), "Q5_0": (0,), "Q5_1": (0, 2), "Q8_0": (0,),
-    "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,),
+    "Q2_K": (80, 82), "Q3_K": (108,), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,),
+    "IQ4_NL": (0,), "IQ4_XS": (0,), "MXFP4": (),
 }  # fmt: skip
+
+
+def scale_bytes(kind: str) -> list[int]:
+    """The bytes of a block of the file that hold its scales as such, not sub-scales of codes."""
+    return [0] if kind == "MXFP4" else [at + i for at in SCALES[kind] for i in (0, 1)]
 
 
 def group_of(kind: str) -> int:
@@ -50,6 +56,8 @@ def random_rows(kind: str, outputs: int, inputs: int, rng: np.random.Generator) 
     for at in SCALES[kind]:
         scale = rng.uniform(0.01, 0.2, blocks.shape[:2]) * rng.choice([-1, 1], blocks.shape[:2])
         blocks[..., at : at + 2] = scale.astype(np.float16)[..., None].view(np.uint8)
+    if kind == "MXFP4":
+        blocks[..., 0] = rng.integers(118, 128, blocks.shape[:2])
     return blocks.reshape(outputs, -1)
 
 

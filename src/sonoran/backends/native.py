@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -23,7 +24,7 @@ from sonoran.config import Precision
 from sonoran.errors import ConfigError, nearest
 from sonoran.models.config import ModelConfig
 from sonoran.models.source import ModelFile
-from sonoran.models.tensors import TensorInfo, dequantize
+from sonoran.models.tensors import CONVERTED_TYPES, KEPT_BITS, TensorInfo, dequantize, kept_rows
 from sonoran.types import FloatArray, IntArray
 
 log = logging.getLogger(__name__)
@@ -31,10 +32,7 @@ log = logging.getLogger(__name__)
 LoadProgress = Callable[[int, int], None]
 """Called with the bytes packed so far and the bytes in all."""
 
-_BITS = {
-    "F32": 32, "F16": 16, "BF16": 16, "Q8_0": 8, "Q6_K": 6, "Q5_0": 5, "Q5_1": 5, "Q5_K": 5,
-    "Q4_0": 4, "Q4_1": 4, "Q4_K": 4, "Q3_0": 3,
-}  # fmt: skip
+_BITS = KEPT_BITS | {"Q3_0": 3}  # the last is of no file
 _LOWERED = {"bf16": "BF16", "int8": "Q8_0", "int4": "Q4_0", "int3": "Q4_0"}
 _KEEP_MAPPED = 64 << 20  # bytes of the mapped file that may stay resident while weights are packed
 _LOGIT_ROWS = 8  # room for logits that is kept from pass to pass
@@ -83,6 +81,7 @@ class NativeBackend:
         specs = [
             (t.name, packed_format(t, quantize, quantize_output), t.shape[0], t.shape[1]) for t in matrices
         ]
+        _say_what_changes(model_file, matrices)
         _say_what_stays(model_file, matrices, quantize)
         shape = _shape(model_file.config, block_size, num_blocks)
         kernels = instruction_set or default_kernels()
@@ -213,7 +212,7 @@ def _pack(
     total = sum(tensor.nbytes for tensor in matrices)
     done = kept = 0
     for tensor in matrices:
-        decoder.load_matrix(tensor.name, tensor.dtype, np.ascontiguousarray(tensor.data).reshape(-1))
+        decoder.load_matrix(tensor.name, *kept_rows(tensor))
         done += tensor.nbytes
         kept += tensor.nbytes
         if kept > _KEEP_MAPPED:
@@ -226,14 +225,27 @@ def _pack(
 def packed_format(tensor: TensorInfo, quantize: Precision | None, quantize_output: bool = False) -> str:
     """Format in which a matrix is kept: that of the file, or fewer bits if asked for and possible."""
     inputs = tensor.shape[1]
-    wanted = tensor.dtype if quantize is None else _LOWERED[quantize]
+    kept = CONVERTED_TYPES.get(tensor.dtype, tensor.dtype)
+    wanted = kept if quantize is None else _LOWERED[quantize]
     if quantize == "int3" and tensor.name.endswith((".gate", ".up", ".down")):
         wanted = "Q3_0"
     sensitive = tensor.name == "embed" or (tensor.name == "output" and not quantize_output)
     if wanted == "Q4_0" and sensitive:
         wanted = "Q8_0"
     fits = wanted == "BF16" or inputs % _GROUP == 0
-    return wanted if fits and _BITS[wanted] < _BITS[tensor.dtype] else tensor.dtype
+    return wanted if fits and _BITS[wanted] < _BITS[kept] else kept
+
+
+def _say_what_changes(model_file: ModelFile, matrices: list[TensorInfo]) -> None:
+    """Log, once for a model, which types are not kept as they are and what that costs."""
+    counts = Counter(t.dtype for t in matrices if t.dtype in CONVERTED_TYPES)
+    rounded = [kind for kind in counts if CONVERTED_TYPES[kind] == "Q8_0"]
+    if rounded:
+        log.warning(
+            "%s: matrices of %s become Q8_0: values are rounded by up to 1/254 of the largest of 32, and memory and "
+            "time per pass are those of 8.5 bits per weight. Q2_K, Q3_K and IQ4_XS files are kept exactly",
+            model_file.path, " and ".join(f"{kind} ({counts[kind]})" for kind in rounded),
+        )  # fmt: skip
 
 
 def _say_what_stays(model_file: ModelFile, matrices: list[TensorInfo], quantize: Precision | None) -> None:
@@ -241,7 +253,9 @@ def _say_what_stays(model_file: ModelFile, matrices: list[TensorInfo], quantize:
     if quantize in (None, "bf16"):
         return
     bits = _BITS[_LOWERED[quantize]]
-    left = [t for t in matrices if t.shape[1] % _GROUP and _BITS[t.dtype] > bits]
+    left = [
+        t for t in matrices if t.shape[1] % _GROUP and _BITS[CONVERTED_TYPES.get(t.dtype, t.dtype)] > bits
+    ]
     if left:
         widths = ", ".join(map(str, sorted({t.shape[1] for t in left})))
         log.warning(

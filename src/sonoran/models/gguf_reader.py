@@ -126,7 +126,10 @@ def _type_name(name: str, raw: int) -> str:
     except ValueError:
         dtype = f"number {raw}"
     if dtype not in MATRIX_TYPES:
-        raise ModelError(f"tensor {name} has type {dtype}; supported: {', '.join(MATRIX_TYPES)}")
+        raise ModelError(
+            f"tensor {name} has type {dtype}; supported: {', '.join(MATRIX_TYPES)}. "
+            "Take another quantisation of the model, or make one with llama-quantize from llama.cpp"
+        )
     return dtype
 
 

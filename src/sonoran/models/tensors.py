@@ -15,9 +15,21 @@ from sonoran.models.config import ModelConfig
 from sonoran.types import FloatArray
 
 FLOAT_TYPES = ("F32", "F16", "BF16")
-MATRIX_TYPES = (*FLOAT_TYPES, "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K")
+# Types that are kept as they are, every weight exactly, and the bits of their codes.
+KEPT_BITS = {
+    "F32": 32, "F16": 16, "BF16": 16, "Q8_0": 8, "Q6_K": 6, "Q5_0": 5, "Q5_1": 5, "Q5_K": 5,
+    "Q4_0": 4, "Q4_1": 4, "Q4_K": 4, "IQ4_NL": 4, "IQ4_XS": 4, "MXFP4": 4, "Q3_K": 3, "Q2_K": 2,
+}  # fmt: skip
+# Types that become another one when a model is loaded: Q2_K has all values of the ternary ones, of the others
+# Q8_0 is the nearest.
+CONVERTED_TYPES = {
+    "IQ3_S": "Q8_0", "IQ3_XXS": "Q8_0", "IQ2_S": "Q8_0", "IQ2_XS": "Q8_0", "IQ2_XXS": "Q8_0",
+    "IQ1_M": "Q8_0", "IQ1_S": "Q8_0", "NVFP4": "Q8_0", "TQ1_0": "Q2_K", "TQ2_0": "Q2_K",
+}  # fmt: skip
+MATRIX_TYPES = (*KEPT_BITS, *CONVERTED_TYPES)
 VECTOR_NAMES = ("attn_norm", "ffn_norm", "q_norm", "k_norm", "q_bias", "k_bias", "v_bias", "o_bias")
 MATRIX_NAMES = ("q", "k", "v", "o", "gate", "up", "down")
+CONVERTED_AT_ONCE = 1 << 22  # values
 LARGEST_INT = 2**31 - 1  # dimensions are 32-bit integers in the kernels
 LAYER_NAMES = (*VECTOR_NAMES, *MATRIX_NAMES)
 
@@ -61,13 +73,57 @@ def byte_size(dtype: str, shape: tuple[int, ...]) -> int:
 
 
 def dequantize(tensor: TensorInfo) -> FloatArray:
-    """The exact float32 values of a tensor, a new array in its shape; for tests and the reference."""
+    """The exact float32 values of a tensor, a new array in its shape; for vectors, conversions and tests."""
+    rows = tensor.data.reshape(*tensor.shape[:-1], -1)
+    return _values(rows, tensor.dtype).reshape(tensor.shape)
+
+
+def _values(rows: NDArray[np.uint8], dtype: str) -> FloatArray:
     from gguf import quants
 
-    kind = GGMLQuantizationType[tensor.dtype]
-    rows = tensor.data.reshape(*tensor.shape[:-1], -1)
-    values: NDArray[Any] = quants.dequantize(rows, kind)
-    return np.array(values, np.float32).reshape(tensor.shape)
+    values: NDArray[Any] = quants.dequantize(rows, GGMLQuantizationType[dtype])
+    return np.array(values, np.float32)
+
+
+def kept_rows(tensor: TensorInfo) -> tuple[str, NDArray[np.uint8]]:
+    """The type in which a matrix is kept, one of KEPT_BITS, and its rows in that type, ``[bytes]``.
+
+    A converted type is decoded and rounded a piece at a time, so that of the floats only a piece is in memory.
+    """
+    if tensor.dtype in KEPT_BITS:
+        return tensor.dtype, np.ascontiguousarray(tensor.data).reshape(-1)
+    kept = CONVERTED_TYPES[tensor.dtype]
+    width = tensor.shape[-1]
+    rows = tensor.data.reshape(tensor.nbytes // byte_size(tensor.dtype, (width,)), -1)
+    out = np.empty((len(rows), byte_size(kept, (width,))), np.uint8)
+    step = max(1, CONVERTED_AT_ONCE // width)
+    for begin in range(0, len(rows), step):
+        piece = rows[begin : begin + step]
+        values = _values(piece, tensor.dtype)
+        if kept == "Q2_K":
+            out[begin : begin + step] = _ternary_rows(piece, values)
+        else:
+            out[begin : begin + step] = _rounded_rows(values, kept)
+    return kept, out.reshape(-1)
+
+
+def _rounded_rows(values: FloatArray, dtype: str) -> NDArray[np.uint8]:
+    from gguf import quants
+
+    rows: NDArray[np.uint8] = quants.quantize(values, GGMLQuantizationType[dtype])
+    return rows
+
+
+def _ternary_rows(rows: NDArray[np.uint8], values: FloatArray) -> NDArray[np.uint8]:
+    """Q2_K rows ``[n, bytes]`` of ternary rows and their values, exactly: a code q of it stands for d q - d."""
+    blocks = values.reshape(-1, 256)
+    half = np.ascontiguousarray(rows.reshape(len(blocks), -1)[:, -2:])  # the fp16 scale d ends a block
+    scale = half.view(np.float16).astype(np.float32)
+    codes = np.rint(blocks / np.where(scale == 0, 1, scale) + 1).astype(np.uint8)
+    parts = codes.reshape(-1, 2, 4, 32)  # two halves of four times 32
+    packed = (parts << np.array([0, 2, 4, 6], np.uint8)[:, None]).sum(2, dtype=np.uint8).reshape(-1, 64)
+    sub_scales = np.full((len(blocks), 16), 0x11, np.uint8)  # both of 16 inputs are one
+    return np.concatenate([sub_scales, packed, half, half], axis=1).reshape(len(values), -1)
 
 
 def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
