@@ -196,6 +196,19 @@ def load_models(
     return Models(target, backend, drafter, config, speculative, length)
 
 
+def with_drafter(
+    models: Models, config: EngineConfig, speculative: SpeculativeConfig | None, reporting: Reporting
+) -> Models:
+    """Return the target that is in memory with another drafter, for an engine that never runs at the same time.
+
+    Raises what ``load_models`` raises.
+    """
+    draft = open_draft(models.target, speculative.model if speculative else None, reporting)
+    blocks = models.backend.num_blocks
+    drafter = build_drafter(models.target, draft, blocks, config, speculative, reporting)
+    return replace(models, drafter=drafter, config=config, speculative=speculative)
+
+
 def make_engine(models: Models) -> EngineCore:
     """Return an idle engine over models in memory, which are its own from now on."""
     config, speculative = models.config, models.speculative

@@ -1,12 +1,13 @@
 import gzip
 import json
+import socket
 import sys
 from types import SimpleNamespace
 
 import pytest
 
 from sonoran.bench.datasets import load_prompts
-from sonoran.errors import ConfigError
+from sonoran.errors import ConfigError, DownloadError
 
 
 def write(path, rows):
@@ -133,3 +134,15 @@ def test_damaged_files(tmp_path, content, message):
     (tmp_path / "humaneval.jsonl").write_bytes(content)
     with pytest.raises(ConfigError, match=message):
         load_prompts("humaneval", 1, data_dir=tmp_path)
+
+
+def test_an_unreachable_hub_is_one_line_at_once(monkeypatch):
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))  # and nobody listens
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", f"http://127.0.0.1:{listener.getsockname()[1]}")
+    for name in ("http_proxy", "HTTP_PROXY", "HF_HUB_OFFLINE", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(
+        DownloadError, match=r"from the model hub \(.*refused\); --data-dir names .* --prompts a file"
+    ):
+        load_prompts("humaneval", 1)

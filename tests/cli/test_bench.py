@@ -120,12 +120,46 @@ def test_decode_with_ssd_as_json(tiny):
     assert answer["modes"]["ssd"]["acceptance_rate"] is not None
 
 
+def test_own_prompts_and_a_sweep_in_one_table(tiny):
+    file = tiny / "mine.txt"
+    file.write_text("hello world\nhello\n\nhello\n")
+    result = run(
+        "decode", "--model", tiny / "tiny.gguf", "--draft", tiny / "draft.gguf", "--prompts", file, "-n", 6,
+        "--ignore-eos", "--modes", "ar,sd,ngram", "-k", "2,4", "--json",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.stderr
+    answer = json.loads(result.stdout)
+    assert list(answer["modes"]) == ["ar", "sd -k 2", "sd -k 4", "ngram -k 2", "ngram -k 4"]
+    assert (answer["dataset"], answer["num_prompts"]) == (str(file), 2)
+    assert answer["identical_texts"] and answer["verdict"].startswith("Fastest here: ")
+    assert answer["num_speculative_tokens"] == [2, 4]
+
+
+def test_a_sweep_has_every_combination_that_has_a_meaning():
+    found = bench.sweep(["ar", "sd", "ssd"], {"num_speculative_tokens": [2, 4], "budget": [4, "auto"]})
+    assert [label for label, _ in found["sd"]] == ["-k 2", "-k 4"]
+    assert [label for label, _ in found["ssd"]] == [
+        "-k 2 --budget 4", "-k 2 --budget auto", "-k 4 --budget 4", "-k 4 --budget auto",
+    ]  # fmt: skip
+    assert found["ssd"][1][1] == {"num_speculative_tokens": 2, "budget": "auto"}
+    assert bench.sweep(["sd"], {}) == {"sd": [("", {})]}
+
+
+def test_what_to_type_is_a_command_that_can_be_typed():
+    assert bench.what_to_type("ssd -k 2", (0,), (1,)) == (
+        "sonoran generate --mode ssd -k 2 --cores 0 --draft-cores 1"
+    )
+    assert bench.what_to_type("ar-all", (0,), (1,)) == "sonoran generate --mode ar --cores 0,1"
+    assert bench.what_to_type("sd", None, None) == "sonoran generate --mode sd"
+
+
 def test_decode_as_a_table(tiny):
     result = decode(tiny, "--modes", "ar,sd", "--temperature", 1.0)
     assert result.exit_code == 0, result.stderr
     assert "x ar" in result.stdout
     assert "sd/ar:" in result.stdout
     assert "texts identical in all modes" in result.stdout
+    assert "Fastest here: " in result.stdout and "Type: sonoran generate --mode " in result.stdout
 
 
 @pytest.mark.parametrize(
@@ -164,6 +198,12 @@ def test_mistakes_in_forward(tiny, arguments, message):
         (("--budget", "3"), "--budget is for ssd, and --modes has none of these"),
         (("--modes", "ssd", "--fan-out", "2,1", "--budget", "3"), "--budget has no effect beside a list"),
         (("--modes", "ssd", "--backup", "drft"), "did you mean 'draft'?"),
+        (("--modes", "ssd", "--backup", "draft,drft"), "did you mean 'draft'?"),
+        (("--modes", "ssd", "--fan-out", "2,1", "--budget", "3,4"), "--budget has no effect beside a list"),
+        (("-k", "2,2"), "--num-speculative-tokens '2,2': write different names"),
+        (("-k", "x"), "num_speculative_tokens must be a whole number"),
+        (("--modes", "ar", "-k", "2"), "--num-speculative-tokens is for modes that draft"),
+        (("--prompts", "nowhere.txt"), "--data-dir has no effect beside --prompts"),
     ],
 )
 def test_mistakes_in_decode(tiny, arguments, message):

@@ -76,6 +76,9 @@ def test_every_lane_gives_the_same_text_and_the_proof_can_be_checked(
     found: dict[str, Any] = json.loads(result.stdout)
     assert list(found["modes"]) == ["AR", "SD", "SSD", "AR, all cores"]
     assert found["identical_texts"] is True
+    assert (
+        found["verdict"].startswith("Fastest here: ") and "Type: sonoran generate --mode " in found["verdict"]
+    )
     assert len({mode["sha256"] for mode in found["modes"].values()}) == 1
     assert found["modes"]["SSD"]["metrics"]["speculative_decoding"]["num_cache_lookups"] > 0
     assert found["modes"]["SD"]["hit_rate"] is found["modes"]["AR"]["mean_acceptance_length"] is None

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import gzip
+import socket
+import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from sonoran.errors import ConfigError, DownloadError, nearest
 from sonoran.models.untrusted import decode_text, parse_json, refusing
@@ -14,6 +17,9 @@ from sonoran.models.untrusted import decode_text, parse_json, refusing
 LARGEST_SET = 1 << 28  # bytes of a file of prompts, unpacked
 
 Row = dict[str, Any]
+
+CONNECT_S = 4.0
+"""Longest wait for a connection to the hub."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,8 +193,8 @@ def _parquet_rows(path: Path) -> list[Any]:
         from pyarrow import parquet
     except ImportError:
         raise ConfigError(
-            "this set comes as a Parquet file, which takes pyarrow to read: install it "
-            "(pip install 'sonoran[data]'), or pass a folder with JSON lines as --data-dir"
+            "this set comes as a Parquet file, which takes pyarrow to read: pip install pyarrow, or pass a folder with "
+            "JSON lines as --data-dir"
         ) from None
     with refusing(path, ConfigError):
         rows: list[Any] = parquet.read_table(path).to_pylist()
@@ -197,12 +203,31 @@ def _parquet_rows(path: Path) -> list[Any]:
 
 def _fetch_from_hub(repository: str, file: str) -> Path:
     import huggingface_hub
+    from huggingface_hub.constants import ENDPOINT
 
+    # Where nobody is there, the hub's client tries again for half a minute, a line each time.
+    refusal = _refusal(ENDPOINT)
     try:
-        return Path(huggingface_hub.hf_hub_download(repository, file, repo_type="dataset", etag_timeout=6))
+        return Path(
+            huggingface_hub.hf_hub_download(
+                repository, file, repo_type="dataset", etag_timeout=6, local_files_only=refusal is not None
+            )
+        )
     except Exception as error:
-        reason = str(error).strip().splitlines()
+        reason = refusal or next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise DownloadError(
-            f"{repository}/{file} could not be fetched from the model hub "
-            f"({type(error).__name__}{': ' + reason[0] if reason else ''}); --data-dir names a folder with it"
+            f"{repository}/{file} could not be fetched from the model hub ({reason}); --data-dir names a folder with it, "
+            "--prompts a file with prompts of your own"
         ) from error
+
+
+def _refusal(endpoint: str) -> str | None:
+    """Return why the hub, or the proxy before it, cannot be connected to; None when it can."""
+    scheme = urlsplit(endpoint).scheme
+    place = urlsplit(urllib.request.getproxies().get(scheme) or endpoint)
+    try:
+        port = place.port or (443 if place.scheme == "https" else 80)
+        socket.create_connection((place.hostname or "", port), timeout=CONNECT_S).close()
+    except (OSError, ValueError) as error:
+        return getattr(error, "strerror", None) or str(error)
+    return None

@@ -50,6 +50,7 @@ def plan_modes(
     verification: str = "coupled",
     draft_options: Mapping[str, Any] | None = None,
     extra: Mapping[str, Mapping[str, Any]] | None = None,
+    variants: Mapping[str, Sequence[tuple[str, Mapping[str, Any]]]] | None = None,
 ) -> list[BenchMode]:
     """Check the modes and place them, before anything is loaded.
 
@@ -58,7 +59,8 @@ def plan_modes(
     ``-all`` modes have both sets of cores for everything. `extra` holds more speculative options by method ("sd",
     "ssd"); a ``draft_address`` there takes the place of the draft and its placement. Autoregressive decoding
     shares the engine of a mode with the same target placement, so the same weights in the same memory are
-    compared. Raises ConfigError.
+    compared. `variants` are further options by method, each with what is added to the name of its mode. Raises
+    ConfigError.
     """
     modes = []
     for name in names:
@@ -81,9 +83,11 @@ def plan_modes(
         if "draft_address" in own:  # that worker has its own model, cores and precision
             config = {key: config[key] for key in ("method", "num_speculative_tokens", "verification")}
         config |= own
-        SpeculativeConfig.from_mapping(config)
-        items = tuple(sorted((key, _frozen(value)) for key, value in config.items()))
-        modes.append(BenchMode(name, True, EnginePlan(place, items)))
+        for label, options in (variants or {}).get(kind, [("", {})]):
+            varied = config | dict(options)
+            SpeculativeConfig.from_mapping(varied)
+            items = tuple(sorted((key, _frozen(value)) for key, value in varied.items()))
+            modes.append(BenchMode(f"{name} {label}".rstrip(), True, EnginePlan(place, items)))
     return [_share(mode, modes) for mode in modes]
 
 

@@ -118,7 +118,7 @@ class Race:
         drafter = build_drafter(
             self.target, self._draft, backend.num_blocks, config, lane.speculative, self._reporting
         )
-        length, _ = plan_memory(self.target.file.config, config)
+        length = min(self.target.file.config.max_position, backend.num_blocks * backend.block_size)
         return Models(self.target, backend, drafter, config, lane.speculative, length)
 
     def close(self) -> None:

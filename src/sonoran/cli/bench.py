@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, cast, get_args
 
 import typer
 from rich.table import Table
 
+from sonoran.assemble import Models, load_models, make_engine, separate_cores, with_drafter
 from sonoran.backends.placement import place_threads
 from sonoran.bench.datasets import load_prompts
 from sonoran.bench.decode import Runner, measure_modes
@@ -17,12 +19,14 @@ from sonoran.bench.machine import describe_processor
 from sonoran.bench.modes import ALL, BenchMode, EnginePlan, LlamaCppRunner, LLMRunner, plan_modes
 from sonoran.bench.native_subject import READ_LOOP_BYTES, NativeSubject
 from sonoran.bench.peers import LlamaCpp, check_peer
+from sonoran.bench.verdict import verdict
 from sonoran.cli.common import JsonOption, command, examples, names, numbers, out, print_json, remark, say
 from sonoran.cli.options import (
     SAMPLING,
     SPECULATION,
     Given,
     ModelOption,
+    Option,
     load,
     offers,
     options_of,
@@ -36,6 +40,8 @@ from sonoran.llm import LLM
 from sonoran.models.registry import DEFAULT_TARGET
 from sonoran.models.source import open_model, resolve_model
 from sonoran.models.untrusted import parse_json, refusing
+from sonoran.planning.profile.profile import Cores
+from sonoran.planning.profile.prompts import prompts_from_file
 from sonoran.sampling.params import SamplingParams
 
 FORWARD_EXAMPLES = examples(
@@ -46,9 +52,15 @@ FORWARD_EXAMPLES = examples(
 DECODE_EXAMPLES = examples(
     "sonoran bench decode --modes ar,sd --dataset humaneval --cores 0",
     "sonoran bench decode --modes ar,sd,ssd,ar-all --cores 0 --draft-cores 1",
-    "sonoran bench decode --modes sd,ssd --budget 4 --backup draft --json",
+    "sonoran bench decode --prompts prompts.txt --modes ar,sd,ssd -k 2,4,6",
+    "sonoran bench decode --modes ssd --budget 4,8,auto --backup draft,none --json",
 )
 SEQUENCES = 1
+SWEPT = ("num_speculative_tokens", "budget", "backup", "fan_out")
+"""Options of speculation of which `bench decode` takes several values."""
+
+NUM_PROMPTS = 20
+"""Prompts of a data set unless asked for otherwise; of a file all."""
 
 app = typer.Typer(
     help="Measure passes and decoding modes, interleaved in one run.",
@@ -192,7 +204,7 @@ def show_forward(result: dict[str, Any]) -> None:
 @command
 @offers(
     SAMPLING,
-    options_of(SpeculativeConfig, without=("model", "threads")),
+    options_of(SpeculativeConfig, without=("model", "threads", *SWEPT)),
     options_of(EngineConfig, without=("threads",)),
     temperature=0.0,
     max_tokens=128,
@@ -207,16 +219,51 @@ def decode(
     modes: Annotated[
         str, typer.Option(help="ar, sd, ngram, ssd, auto; with -all (ar-all, sd-all) on all cores named.")
     ] = "ar,sd",
-    dataset: Annotated[str, typer.Option(help="humaneval, gsm8k or spec_bench.")] = "humaneval",
+    prompts: Annotated[
+        Path | None,
+        typer.Option(help='Your own prompts: one a line; in a .jsonl file {"prompt": ...} or a text a line.'),
+    ] = None,
+    dataset: Annotated[
+        str | None, typer.Option(help="humaneval, gsm8k or spec_bench; default: humaneval.")
+    ] = None,
     data_dir: Annotated[
         Path | None, typer.Option(help="Folder with the set as JSON lines; default: the model hub.")
     ] = None,
     categories: Annotated[
         str | None, typer.Option(help="Categories of spec_bench; default: writing,qa.")
     ] = None,
-    num_prompts: Annotated[int, typer.Option(help="Distinct prompts.")] = 20,
+    num_prompts: Annotated[
+        int | None,
+        typer.Option(help=f"Distinct prompts; default: {NUM_PROMPTS}, of a file all."),
+    ] = None,
     *,
     given: Given,
+    num_speculative_tokens: Annotated[
+        str | None,
+        typer.Option(
+            "--num-speculative-tokens",
+            "-k",
+            help="Most tokens drafted for each verification; several (2,4,6) are compared.",
+            rich_help_panel="Draft",
+        ),
+    ] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            help="Outcomes guessed per round; several (4,8,auto) are compared.", rich_help_panel="SSD"
+        ),
+    ] = None,
+    backup: Annotated[
+        str | None,
+        typer.Option(help="What drafts on a miss; several (draft,none) are compared.", rich_help_panel="SSD"),
+    ] = None,
+    fan_out: Annotated[
+        str | None,
+        typer.Option(
+            help="Rules for guesses, several (confidence,uniform) are compared; or one list of numbers.",
+            rich_help_panel="SSD",
+        ),
+    ] = None,
     sd_config: Annotated[
         str | None, typer.Option(help="Speculative options for sd alone, as JSON.", rich_help_panel="Draft")
     ] = None,
@@ -239,13 +286,26 @@ def decode(
     cores, draft_cores = parse_cores(engine.pop("cores", None)), parse_cores(speculative.pop("cores", None))
     for place_of_one in (cores, draft_cores):
         place_threads(None, place_of_one)
-    k = speculative.pop("num_speculative_tokens", None)
     speculative.pop("verification", None)
     wanted = names("--modes", modes)
-    own = options_by_mode([name.removesuffix(ALL) for name in wanted], speculative)
-    if k is None and "auto" in own:
+    kinds = [name.removesuffix(ALL) for name in wanted]
+    several = {
+        "num_speculative_tokens": num_speculative_tokens, "budget": budget, "backup": backup, "fan_out": fan_out,
+    }  # fmt: skip
+    swept: dict[str, list[Any]] = {}
+    for option in SPECULATION:
+        if (text := several.get(option.name)) is not None:
+            values = values_of(option, text)
+            if len(values) > 1:
+                swept[option.name] = values
+            else:
+                speculative[option.name] = values[0]
+    if "budget" in swept and any(character.isdigit() for character in fan_out or ""):
+        raise ConfigError("--budget has no effect beside a list as --fan-out, whose sum is the budget")
+    variants = sweep(kinds, swept)
+    own = options_by_mode(kinds, speculative)
+    if num_speculative_tokens is None and "auto" in own:
         own["auto"]["num_speculative_tokens"] = AUTO_SPECULATIVE_TOKENS
-    k = SpeculativeConfig.num_speculative_tokens if k is None else k
     for method, flag, text in (("sd", "--sd-config", sd_config), ("ssd", "--ssd-config", ssd_config)):
         own.setdefault(method, {}).update(parse_object(flag, text))
     planned = plan_modes(
@@ -253,9 +313,9 @@ def decode(
         cores=cores,
         draft_cores=draft_cores,
         draft=draft,
-        num_speculative_tokens=k,
         verification=params.verification,
         extra=own,
+        variants=variants,
     )
     if peer is not None:
         check_peer(peer)
@@ -263,17 +323,13 @@ def decode(
             raise ConfigError("--peer decodes greedily; leave out --temperature")
     elif peer_python is not None:
         raise ConfigError("--peer-python without a peer; add --peer llama.cpp")
-    prompts = load_prompts(
-        dataset,
-        num_prompts,
-        data_dir=data_dir,
-        categories=names("--categories", categories) if categories else (),
-    )
+    source, texts = read_prompts(prompts, dataset, num_prompts, data_dir, categories)
     shared = dict(given[SamplingParams])
     seed, max_tokens = shared.pop("seed"), shared.pop("max_tokens")
     with ExitStack() as stack:
         engines = load_engines(model, planned, engine, stack)
         llm = next(iter(engines.values()))
+        ids = [llm.tokenizer.encode_prompt(text) for text in texts]
         runners: dict[str, Runner] = {
             mode.name: LLMRunner(engines[mode.plan], mode.speculates, shared) for mode in planned
         }
@@ -284,7 +340,7 @@ def decode(
                 resolve_model(model),
                 threads=place_threads(None, every)[0],
                 cores=every,
-                max_length=llm.max_model_len,
+                max_length=max(map(len, ids)) + max_tokens,
                 python=peer_python,
             )
             stack.callback(other.close)
@@ -292,7 +348,6 @@ def decode(
                 other.name: LlamaCppRunner(other, () if params.ignore_eos else llm.tokenizer.eos_ids),
                 **runners,
             }
-        ids = [llm.tokenizer.encode_prompt(prompt.text) for prompt in prompts]
         with step_progress() as progress:
             result = measure_modes(
                 runners,
@@ -303,16 +358,98 @@ def decode(
                 progress=progress,
             )
     setting = {
-        "model": model, "draft": draft, "dataset": dataset, "num_prompts": len(prompts),
+        "model": model, "draft": draft, "dataset": source, "num_prompts": len(texts),
         "max_tokens": max_tokens, "temperature": params.temperature,
-        "num_speculative_tokens": k, "verification": params.verification,
+        "num_speculative_tokens": swept.get("num_speculative_tokens", speculative.get("num_speculative_tokens")),
+        "verification": params.verification,
         "cores": cores, "draft_cores": draft_cores, "quantize": engine.get("quantize"),
     }  # fmt: skip
     result = {**setting, **result, "processor": describe_processor()}
+    result["verdict"] = verdict(
+        {name: result["modes"][name] for name in own_modes},
+        next((name for name in own_modes if name.startswith("ar")), None),
+        {name: what_to_type(name, cores, draft_cores) for name in own_modes},
+    )
     if json:
         print_json(result)
     else:
         show_decode(result)
+
+
+def read_prompts(
+    file: Path | None, dataset: str | None, count: int | None, data_dir: Path | None, categories: str | None
+) -> tuple[str, list[str]]:
+    """Return where the prompts are from, and their texts. Raises ConfigError, DownloadError."""
+    if file is None:
+        found = load_prompts(
+            dataset or "humaneval",
+            NUM_PROMPTS if count is None else count,
+            data_dir=data_dir,
+            categories=names("--categories", categories) if categories else (),
+        )
+        return dataset or "humaneval", [prompt.text for prompt in found]
+    for flag, value in (("--dataset", dataset), ("--data-dir", data_dir), ("--categories", categories)):
+        if value is not None:
+            raise ConfigError(f"{flag} has no effect beside --prompts; leave one of them out")
+    texts = list(dict.fromkeys(prompts_from_file(file)))
+    if count is not None and not 1 <= count <= len(texts):
+        raise ConfigError(f"--num-prompts {count}: {file} has {len(texts)} distinct prompts")
+    return str(file), texts[:count]
+
+
+def sweep(kinds: list[str], swept: dict[str, list[Any]]) -> dict[str, list[tuple[str, dict[str, Any]]]]:
+    """Return for each mode every combination of the values that it has a meaning for, under the flags that give it.
+
+    Raises ConfigError for an option that no mode has a meaning for.
+    """
+    options = {option.name: option for option in SPECULATION}
+    found: dict[str, list[tuple[str, dict[str, Any]]]] = {}
+    for kind in kinds:
+        having = {name: values for name, values in swept.items() if has_meaning(options[name], kind)}
+        found[kind] = [
+            (
+                " ".join(f"{options[n].flags[-1]} {v}" for n, v in zip(having, values, strict=True)),
+                dict(zip(having, values, strict=True)),
+            )
+            for values in product(*having.values())
+        ]
+    for name in swept:
+        refuse_without_mode(options[name], kinds)
+    return found
+
+
+def has_meaning(option: Option, kind: str) -> bool:
+    """Tell whether an option of speculation has a meaning for a mode."""
+    methods = option.field.metadata["methods"]
+    return kind != "ar" and (not methods or kind in methods)
+
+
+def refuse_without_mode(option: Option, kinds: list[str]) -> None:
+    """Raise ConfigError for an option that none of the modes has a meaning for."""
+    if not any(has_meaning(option, kind) for kind in kinds):
+        methods = " and ".join(option.field.metadata["methods"]) or "modes that draft"
+        raise ConfigError(f"{option.flags[0]} is for {methods}, and --modes has none of these")
+
+
+def values_of(option: Option, text: str) -> list[Any]:
+    """Return the values of an option that were named; numbers given as --fan-out are one value. Raises ConfigError."""
+    flag = option.flags[0]
+    if option.name == "fan_out" and any(character.isdigit() for character in text):
+        return [text]
+    return [int(part) if part.isdigit() else part for part in names(flag, text)]
+
+
+def what_to_type(mode: str, cores: Cores | None, draft_cores: Cores | None) -> str:
+    """Return the command that decodes as a measured mode did."""
+    kind, _, options = mode.partition(" ")
+    parts = ["sonoran generate --mode", kind.removesuffix(ALL), options]
+    if kind.endswith(ALL):
+        cores = None if cores is None or draft_cores is None else (*cores, *draft_cores)
+    if cores is not None:
+        parts.append(f"--cores {','.join(map(str, cores))}")
+    if kind == "ssd" and draft_cores is not None:
+        parts.append(f"--draft-cores {','.join(map(str, draft_cores))}")
+    return " ".join(filter(None, parts))
 
 
 def options_by_mode(modes: list[str], given: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -321,14 +458,10 @@ def options_by_mode(modes: list[str], given: dict[str, Any]) -> dict[str, dict[s
     for option in SPECULATION:
         if option.name not in given:
             continue
-        methods = option.field.metadata["methods"]
-        having = [mode for mode in found if not methods or mode in methods]
-        if not having:
-            raise ConfigError(
-                f"{option.flags[0]} is for {' and '.join(methods)}, and --modes has none of these"
-            )
-        for mode in having:
-            found[mode][option.name] = given[option.name]
+        refuse_without_mode(option, modes)
+        for mode in found:
+            if has_meaning(option, mode):
+                found[mode][option.name] = given[option.name]
     for options in found.values():
         read_fan_out(options)
     return found
@@ -337,20 +470,26 @@ def options_by_mode(modes: list[str], given: dict[str, Any]) -> dict[str, dict[s
 def load_engines(
     model: str, planned: list[BenchMode], options: dict[str, Any], stack: ExitStack
 ) -> dict[EnginePlan, LLM]:
-    """Load one engine for each different plan; the stack closes them."""
+    """Load one engine for each different plan; the stack closes them. A target on the same cores is loaded once."""
     engines: dict[EnginePlan, LLM] = {}
-    for mode in planned:
-        if mode.plan not in engines:
-            # A prompt is read once per mode: what an earlier mode left in memory must not help a later one.
-            llm = load(
-                model,
-                mode.plan.speculative_config,
-                cores=mode.plan.cores,
-                max_num_seqs=SEQUENCES,
-                enable_prefix_caching=False,
-                **options,
-            )
-            engines[mode.plan] = stack.enter_context(llm)
+    targets: dict[Cores | None, Models] = {}
+    # A prompt is read once per mode: what an earlier mode left in memory must not help a later one.
+    fixed = {**options, "max_num_seqs": SEQUENCES, "enable_prefix_caching": False}
+    for plan in dict.fromkeys(mode.plan for mode in planned):
+        given = plan.speculative_config
+        if given is not None and given["method"] == "auto":
+            engines[plan] = stack.enter_context(load(model, given, cores=plan.cores, **fixed))
+            continue
+        config, speculative = separate_cores(
+            EngineConfig(cores=plan.cores, **fixed),
+            None if given is None else SpeculativeConfig.from_mapping(given),
+        )
+        with load_progress() as reporting:
+            if config.cores in targets:
+                models = with_drafter(targets[config.cores], config, speculative, reporting)
+            else:
+                models = targets[config.cores] = load_models(model, config, speculative, reporting)
+        engines[plan] = stack.enter_context(LLM.from_core(make_engine(models), models.target.tokenizer))
     return engines
 
 
@@ -387,13 +526,14 @@ def show_decode(result: dict[str, Any]) -> None:
         )
     out.print(table)
     for name, paired in result["paired_ratios"].items():
-        if paired is not None:
+        if paired is not None and (name.endswith(f"/{base}") or len(speed) <= 3):
             extremes = f"{paired['min']:.2f} to {paired['max']:.2f}"
             say(f"{name}: {paired['median']:.2f} x on the median prompt ({extremes})")
     if result["identical_texts"]:
         say("texts identical in all modes")
     else:
         say(f"texts differ: {result['differences']}")
+    say(result["verdict"])
 
 
 def share(value: float | None) -> str:

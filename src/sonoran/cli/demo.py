@@ -16,6 +16,7 @@ from rich.text import Text
 
 from sonoran.bench.lanes import Lane, plan_lanes
 from sonoran.bench.race import LaneState, Race, Show, summary
+from sonoran.bench.verdict import verdict
 from sonoran.cli.common import JsonOption, command, err, examples, out, print_json, say
 from sonoran.cli.options import Given, ModelOption, offers, options_of, sampling
 from sonoran.cli.progress import load_progress
@@ -93,6 +94,9 @@ def demo(
     with race, stage(lanes, live) as (show, loading):
         result = {"model": model, "prompt": prompt, **summary(race.run(prompt, params, show, loading))}
     beside = any(lane.cores != lanes[0].cores for lane in lanes)
+    result["verdict"] = verdict(
+        result["modes"], lanes[0].name, {lane.name: what_to_type(lane) for lane in lanes}
+    )
     result["note"] = NOTE.format(", so AR on all of these cores is shown beside it" if beside else "")
     if json:
         print_json(result)
@@ -211,4 +215,13 @@ def report(result: dict[str, Any], *, with_text: bool) -> None:
         say(f"sha256 {first['sha256']}")
     else:
         say(f"The {count} texts differ.", style="red")
+    say(result["verdict"])
     say(result["note"], style="dim")
+
+
+def what_to_type(lane: Lane) -> str:
+    """Return the command that decodes as a lane does."""
+    method = "ar" if lane.speculative is None else lane.speculative.method
+    command = f"sonoran generate --mode {method} --cores {','.join(map(str, lane.cores))}"
+    own = lane.speculative.cores if lane.speculative is not None and method == "ssd" else None
+    return command + (f" --draft-cores {','.join(map(str, own))}" if own else "")
