@@ -25,6 +25,7 @@ FLOORS = (
     "assemble",
     "auto",
     "llm",
+    "server",
     "bench",
     "cli",
 )

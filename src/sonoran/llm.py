@@ -191,6 +191,11 @@ class LLM:
         return self._runner.core.limits.max_model_len
 
     @property
+    def max_num_seqs(self) -> int:
+        """Sequences that are decoded at once."""
+        return self._runner.core.scheduler.max_num_seqs
+
+    @property
     def num_speculative_tokens(self) -> int:
         """K as configured; 0 without speculation."""
         return self._runner.core.num_speculative_tokens

@@ -35,6 +35,7 @@ COMMANDS = {
         "check-draft": "Whether a draft fits a target.",
     },
     "Serve": {
+        "serve": "OpenAI's interface over HTTP, metrics, and a page to try it.",
         "draft-worker": "Serve a draft model to engines, on this machine or others.",
     },
 }

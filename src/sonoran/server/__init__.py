@@ -1,0 +1,1 @@
+"""The HTTP server: OpenAI's interface over one engine, metrics, and a page."""
