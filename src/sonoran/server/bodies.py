@@ -236,8 +236,8 @@ class Writer:
             offsets.append(choice.offset)
             choice.offset += len(tokens[-1])
             # As in vLLM the token itself is always among them.
-            chances = None if entry is None else {**dict(entry.top), entry.token_id: entry.logprob}
-            top.append(chances and {self._name(t): max(value, -9999.0) for t, value in chances.items()})
+            chances = () if entry is None else (*entry.top, (entry.token_id, entry.logprob))
+            top.append({self._name(t): max(value, -9999.0) for t, value in chances} or None)
         return {
             "text_offset": offsets,
             "token_logprobs": [None if e is None else max(e.logprob, -9999.0) for e in entries],
@@ -246,10 +246,10 @@ class Writer:
         }
 
     def _of_vllm(self, entry: TokenLogprob) -> Document:
-        pairs: dict[int, float] = {entry.token_id: entry.logprob, **dict(entry.top)}
+        chances: dict[int, float] = {entry.token_id: entry.logprob, **dict(entry.top)}
         return {
             str(token): {"logprob": max(value, -9999.0), "decoded_token": self._name(token)}
-            for token, value in pairs.items()
+            for token, value in chances.items()
         }
 
     # ---- where tokens came from
