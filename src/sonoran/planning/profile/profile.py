@@ -33,7 +33,7 @@ WAKE_UP_MS = 2.0
 """What threads that slept may take to wake up."""
 
 MOST = 2**60
-"""Bytes or parameters of a model."""
+"""Bytes, parameters, tokens, rows: no number of things is larger."""
 
 Cores = tuple[int, ...]
 
@@ -86,7 +86,7 @@ class Timing:
     count: int = 1
 
     def __post_init__(self) -> None:
-        if not (0.0 <= self.ms <= LARGEST and self.spread >= 0.0 and self.count >= 1):
+        if not (0.0 <= self.ms <= LARGEST and self.spread >= 0.0 and 1 <= self.count <= MOST):
             raise PlanError(f"a timing needs ms >= 0, spread >= 0 and count >= 1, got {self!r}")
 
     @classmethod
@@ -128,7 +128,7 @@ class PassCurve:
     beside: Cores | None = None
 
     def __post_init__(self) -> None:
-        if not self.points or not self.cores or self.context < 1:
+        if not self.points or not self.cores or not 1 <= self.context <= MOST:
             raise PlanError(f"a curve needs points, cores and a context of at least 1 token, got {self!r}")
         self.curve  # noqa: B018  # whether these points make a curve
 
