@@ -9,6 +9,7 @@ from pathlib import Path
 from sonoran.backends.base import Backend
 from sonoran.backends.load import free_kv_blocks, kv_blocks_in, load_backend
 from sonoran.backends.placement import split_cores
+from sonoran.backends.vocabulary import KnownTokens
 from sonoran.config import EngineConfig, SpeculativeConfig, WorkerConfig
 from sonoran.drafting.model import ModelDrafter
 from sonoran.drafting.ngram import NgramDrafter
@@ -81,9 +82,14 @@ def build_drafter(
         draft_vocab=speculative.draft_vocab,
         progress=reporting.loading(draft.file),
     )
+    ours, theirs = target.tokenizer.vocab_size, draft.tokenizer.vocab_size
+    # Where a target has more tokens than the draft, these are padding to the draft, if it has rows for them at all.
+    backend = (
+        KnownTokens(loaded.backend, theirs, draft.tokenizer.stand_in) if ours > theirs else loaded.backend
+    )
     return ModelDrafter(
-        loaded.backend,
-        target_vocab=target.file.config.vocab_size,
+        backend,
+        target_vocab=target.file.config.vocab_size if ours == theirs else min(ours, theirs),
         eos_ids=target.tokenizer.eos_ids,
         max_rows=config.max_num_batched_tokens,
         prefix_caching=config.enable_prefix_caching,
@@ -106,13 +112,16 @@ def _worker_drafter(
         target.file.config.vocab_size,
         list(target.tokenizer.eos_ids),
         speculative.settings(),
+        target.tokenizer.vocab_size,
     )
     if draft is None:
         keys = load_keys(speculative.draft_key_file, "client") if speculative.draft_key_file else None
-        client = WorkerClient(hello, Remote(str(speculative.draft_address), keys))
+        place = Remote(str(speculative.draft_address), keys)
+        client = WorkerClient(hello, place, target.tokenizer.fingerprint)
         client.start()
     else:
-        client = WorkerClient(hello, Local(_worker_config(draft, target_blocks, config, speculative)))
+        own = Local(_worker_config(draft, target_blocks, config, speculative))
+        client = WorkerClient(hello, own, target.tokenizer.fingerprint)
         client.start(reporting.loading(draft.file))
     return SsdDrafter(client, target_vocab=target.file.config.vocab_size)
 

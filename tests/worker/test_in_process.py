@@ -91,7 +91,7 @@ def test_a_worker_that_goes_and_comes_back_changes_no_text() -> None:
 def test_what_a_worker_refuses_is_refused(caplog: pytest.LogCaptureFixture) -> None:
     worker = InProcessWorker(toy_hello(), draft_service(toy_model()))
     assert worker.prefill(prefill(tokens=[1, 64]))
-    assert "tokens outside the draft's vocabulary of 64" in caplog.text
+    assert "tokens outside the target's vocabulary of 64" in caplog.text
     assert worker.stats() == {
         "state": "up", "restarts": 0, "sessions": 1, "lost": 0,
         "silences": 0, "late_replies": 0, "garbage": 0, "refusals": 1,

@@ -15,6 +15,7 @@ import pytest
 from sonoran.errors import ConfigError, NumericsError
 from sonoran.ssd.messages import (
     HELLO_FIRST,
+    PROTOCOL_VERSION,
     Bye,
     Free,
     Heartbeat,
@@ -175,7 +176,7 @@ def test_idle_it_does_nothing(address: str, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"version": 99}, "version 2 of the protocol, the engine version 99"),
+        ({"version": 99}, f"version {PROTOCOL_VERSION} of the protocol, the engine version 99"),
         ({"fingerprint": "a" * 64}, "vocabulary of the target .* is not that of .* fake"),
     ],
 )

@@ -14,7 +14,7 @@ from typing import Literal
 
 from sonoran.backends.base import Backend
 from sonoran.backends.native import LoadProgress, NativeBackend, kv_bytes_per_block
-from sonoran.backends.vocabulary import DraftVocabulary, draft_vocabulary
+from sonoran.backends.vocabulary import DraftVocabulary, KnownTokens, draft_vocabulary
 from sonoran.config import MAX_KV_BLOCKS, DraftQuantize, Quantize
 from sonoran.errors import ConfigError, nearest
 from sonoran.models.config import ModelConfig
@@ -77,7 +77,8 @@ def load_backend(
     )
     if not is_draft:
         return Loaded(backend)
-    return Loaded(backend, draft_vocabulary(backend, draft_vocab, model.tokenizer.special_ids))
+    vocabulary = draft_vocabulary(backend, draft_vocab, model.tokenizer.special_ids)
+    return Loaded(KnownTokens(backend, backend.config.vocab_size, model.tokenizer.stand_in), vocabulary)
 
 
 def check_kv_memory(model: ModelConfig, num_blocks: int, block_size: int, device: str = "cpu") -> None:

@@ -1,4 +1,4 @@
-"""Draft vocabulary: which output rows the draft computes, so that a pass reads less.
+"""Draft vocabulary: which output rows the draft computes, so that a pass reads less; and tokens that it lacks.
 
 Low token ids are frequent ones, but a text's own names and words are often rare. So the vocabulary is the ids below a
 bound, the special tokens, and whatever occurs in the sequences that are served. Only speed depends on it.
@@ -7,13 +7,15 @@ bound, the special tokens, and whatever occurs in the sequences that are served.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 import numpy as np
 
-from sonoran.backends.base import Backend
+from sonoran.backends.base import Backend, BackendFacts, Rows
 from sonoran.config import DEFAULT_DRAFT_VOCAB
 from sonoran.errors import ConfigError
-from sonoran.types import IntArray
+from sonoran.models.config import ModelConfig
+from sonoran.types import FloatArray, IntArray
 
 _UNIT = 16  # ids that a backend computes together
 
@@ -75,3 +77,49 @@ def draft_vocabulary(
     if first == 0 or first >= size:
         return None
     return DraftVocabulary(size, first, special_ids, restrict=backend.restrict_output)
+
+
+class KnownTokens:
+    """A draft that reads ``stand_in`` for every id from ``count`` on: tokens of its target that it has not."""
+
+    def __init__(self, backend: Backend, count: int, stand_in: int) -> None:
+        self._backend, self._count, self._stand_in = backend, min(count, backend.config.vocab_size), stand_in
+
+    @property
+    def config(self) -> ModelConfig:
+        """The model's."""
+        return self._backend.config
+
+    @property
+    def block_size(self) -> int:
+        """KV slots per block."""
+        return self._backend.block_size
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks of KV memory."""
+        return self._backend.num_blocks
+
+    @property
+    def facts(self) -> BackendFacts:
+        """What it runs on and holds."""
+        return self._backend.facts
+
+    def forward(self, rows: Rows) -> FloatArray:
+        """Run the rows, unknown tokens replaced."""
+        if rows.tokens.size and int(rows.tokens.max()) >= self._count:
+            known = np.where(rows.tokens < self._count, rows.tokens, self._stand_in)
+            rows = replace(rows, tokens=known.astype(np.int32))
+        return self._backend.forward(rows)
+
+    def restrict_output(self, token_ids: IntArray) -> None:
+        """Hear that only these logits are wanted from now on."""
+        self._backend.restrict_output(token_ids)
+
+    def copy_block(self, source: int, destination: int) -> None:
+        """Copy the keys and values of one block."""
+        self._backend.copy_block(source, destination)
+
+    def close(self) -> None:
+        """Free everything; calling twice is harmless."""
+        self._backend.close()

@@ -39,6 +39,8 @@ def check_draft(
     report = compare(models[0].tokenizer, models[1].tokenizer)
     facts = [describe(model) for model in models]
     remarks = notes(facts[0], facts[1])
+    if report.compatible and report.beyond:
+        remarks.insert(0, report.beyond.removeprefix("; "))
     if json:
         print_json(as_json(report, facts, remarks))
     else:
@@ -81,6 +83,8 @@ def as_json(report: CompatibilityReport, facts: list[dict[str, Any]], remarks: l
     return {
         "compatible": report.compatible,
         "verdict": str(report),
+        "num_shared": report.num_shared if report.compatible else None,
+        "never_proposed": max(0, report.target_vocab_size - report.num_shared) if report.compatible else None,
         "num_differences": report.num_differences,
         "differences": [
             {"token_id": d.token_id, "target": d.target, "draft": d.draft} for d in report.differences

@@ -154,8 +154,6 @@ class ModelDrafter:
         memory.computed, memory.drafted = computed, []
         pending = tokens[computed:]
         self.see(pending)
-        if max(pending) >= self.backend.config.vocab_size:
-            return None  # the padding of a larger target: the draft has no embedding for it
         if not self._reserve(memory, length + request.wanted - 1, present):
             self._without_memory += 1
             return None

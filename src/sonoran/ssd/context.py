@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-from sonoran.backends.base import Rows
+from sonoran.backends.base import Backend, Rows
+from sonoran.backends.vocabulary import KnownTokens
 from sonoran.config import SpeculationSettings
 from sonoran.engine.trace import SpanLog
 from sonoran.sampling.drafts import draft_chance
@@ -42,9 +43,11 @@ class Counters:
 
 @dataclass(slots=True)
 class Context:
-    """One client's speculation. ``width`` leading columns of the logits are looked at."""
+    """One client's speculation. ``width`` leading columns of the logits are looked at; ``backend`` is the model's,
+    which need not know all tokens of the target."""
 
     model: DraftModel
+    backend: Backend
     settings: SpeculationSettings
     width: int
     eos_ids: tuple[int, ...]
@@ -62,15 +65,28 @@ class Context:
 
     @classmethod
     def make(
-        cls, model: DraftModel, settings: SpeculationSettings, vocab_size: int, eos_ids: tuple[int, ...]
+        cls,
+        model: DraftModel,
+        settings: SpeculationSettings,
+        vocab_size: int,
+        eos_ids: tuple[int, ...],
+        num_tokens: int = 0,
     ) -> Context:
-        """Set up policies for a client whose target has ``vocab_size`` tokens."""
+        """Set up policies for a client whose target has ``vocab_size`` output rows and ``num_tokens`` tokens."""
+        backend, width = model.backend, min(model.backend.config.vocab_size, vocab_size)
+        if num_tokens and model.num_tokens and num_tokens != model.num_tokens:
+            width = min(width, num_tokens, model.num_tokens)
+        if (
+            num_tokens > model.num_tokens > 0
+        ):  # to the draft these are padding, if it has rows for them at all
+            backend = KnownTokens(backend, model.num_tokens, model.stand_in)
         statistics = OutcomeStatistics()
         budget = settings.budget if isinstance(settings.budget, int) else DEFAULT_BUDGET
         return cls(
             model=model,
             settings=settings,
-            width=min(model.backend.config.vocab_size, vocab_size),
+            width=width,
+            backend=backend,
             eos_ids=eos_ids,
             statistics=statistics,
             fan_out=FanOutPolicy(
@@ -92,7 +108,7 @@ class Context:
     def forward(self, rows: Rows, what: str) -> FloatArray:
         """Run one draft pass, timed; ``what`` it is for is its name in a trace."""
         begin = time.perf_counter()
-        logits = self.model.backend.forward(rows)
+        logits = self.backend.forward(rows)
         end = time.perf_counter()
         latency = self.exposed_latency if what == JUST_IN_TIME else self.latency
         latency.observe(len(rows), 1e3 * (end - begin))

@@ -27,7 +27,7 @@ from sonoran.sampling.proposals import (
 )
 from sonoran.types import Origin
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 
 MAX_SEQUENCES = MAX_NUM_SEQS
 """Sequences that a client may have, and so ask about in one round."""
@@ -45,7 +45,7 @@ HELLO_FIRST = "this draft worker does not know you: say hello first"
 
 
 class Hello(msgspec.Struct, tag="hello", frozen=True):
-    """The client introduces itself; ``fingerprint`` is that of its vocabulary."""
+    """The client introduces itself; ``fingerprint`` is that of its vocabulary of ``num_tokens``, padding left out."""
 
     version: int
     fingerprint: _Text
@@ -54,16 +54,19 @@ class Hello(msgspec.Struct, tag="hello", frozen=True):
     ]  # of the target; larger ids are not proposed
     eos_ids: Annotated[list[_Count], msgspec.Meta(max_length=1024)]
     settings: SpeculationSettings
+    num_tokens: Annotated[int, msgspec.Meta(ge=0, le=MAX_VOCABULARY)] = 0  # 0: fingerprints must be equal
 
 
 class Welcome(msgspec.Struct, tag="welcome", frozen=True):
-    """The worker accepts: what it can do."""
+    """The worker accepts: what it can do. ``fingerprint`` is that of the tokens that both sides have; where the target
+    has more than the draft's ``num_tokens``, it is for the client to see that they are its own first ones."""
 
     version: int
     fingerprint: str
     model: str
     context_length: int
     heartbeat_s: float  # a silent client is evicted after a few of these
+    num_tokens: int = 0
 
 
 class Refusal(msgspec.Struct, tag="refusal", frozen=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from sonoran.backends.base import Backend
 from sonoran.backends.load import load_backend
@@ -23,6 +24,9 @@ class DraftModel:
     fingerprint: str
     vocabulary: DraftVocabulary | None = None
     max_rows: int = 256
+    num_tokens: int = 0  # of the vocabulary, padding left out; 0: not known
+    fingerprint_of: Callable[[int], str] | None = None  # of so many first tokens
+    stand_in: int = 0  # token that is read in place of those that a target has more
 
     @property
     def context_length(self) -> int:
@@ -60,4 +64,7 @@ def load_draft_model(config: WorkerConfig, progress: Callable[[int, int], None] 
         fingerprint=model.tokenizer.fingerprint(),
         vocabulary=loaded.vocabulary,
         max_rows=config.max_rows,
+        num_tokens=model.tokenizer.vocab_size,
+        fingerprint_of=lru_cache(maxsize=64)(model.tokenizer.fingerprint),
+        stand_in=model.tokenizer.stand_in,
     )

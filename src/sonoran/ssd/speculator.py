@@ -16,7 +16,7 @@ from typing import Any
 from sonoran.config import MAX_SPECULATIVE_TOKENS
 from sonoran.engine.trace import SpanLog, to_plain
 from sonoran.errors import ConfigError
-from sonoran.sampling.proposals import EMPTY
+from sonoran.sampling.proposals import EMPTY, Speculation
 from sonoran.ssd.backup import random_proposal, top_up_goals
 from sonoran.ssd.budget import LARGEST_BUDGET, typical_budget
 from sonoran.ssd.context import Context
@@ -60,7 +60,10 @@ class Speculator:
 
     def __init__(self, model: DraftModel, hello: Hello) -> None:
         self._settings = hello.settings
-        self._context = Context.make(model, self._settings, hello.vocab_size, tuple(hello.eos_ids))
+        self._context = Context.make(
+            model, self._settings, hello.vocab_size, tuple(hello.eos_ids), hello.num_tokens
+        )
+        self._target_vocab = hello.vocab_size
         self._sequences: dict[int, DraftSequence] = {}
         self._replied: float | None = None
         self._asked = 0.0
@@ -71,9 +74,10 @@ class Speculator:
         self.free([message.sequence])
         self._check_room(message)
         s = start_sequence(message, self._settings.num_speculative_tokens)
-        largest = self._context.model.backend.config.vocab_size
-        if not all(0 <= token < largest for token in s.tokens):
-            raise ConfigError(f"sequence {s.id} has tokens outside the draft's vocabulary of {largest}")
+        if not all(0 <= token < self._target_vocab for token in s.tokens):
+            raise ConfigError(
+                f"sequence {s.id} has tokens outside the target's vocabulary of {self._target_vocab}"
+            )
         kv = self._context.model.kv
         s.table = kv.open(kv.match(s.tokens))
         s.computed = len(s.table.blocks) * kv.block_size
@@ -279,7 +283,7 @@ class Speculator:
     def _backups(self, missing: list[DraftSequence], batch_size: int) -> list[DraftSequence]:
         """Choose a backup for each sequence that missed; return those for which the draft is to work."""
         uses_ngrams = self._settings.backup in ("ngram", "auto")
-        ngrams = [s.ngrams().propose(s.wanted) if uses_ngrams else EMPTY for s in missing]
+        ngrams = [self._known(s.ngrams().propose(s.wanted)) if uses_ngrams else EMPTY for s in missing]
         origins = self._context.backup.choose(batch_size, [len(proposal) > 0 for proposal in ngrams])
         drafting = []
         for s, origin, proposal in zip(missing, origins, ngrams, strict=True):
@@ -291,6 +295,11 @@ class Speculator:
                 guess = random_proposal(s.seed, len(s.tokens), s.wanted, self._context.width)
                 s.propose(guess, origin)
         return drafting
+
+    def _known(self, proposal: Speculation) -> Speculation:
+        """Cut a proposal where it has a token that the draft could not score."""
+        unknown = (i for i, token in enumerate(proposal.tokens) if token >= self._context.width)
+        return proposal.cut(next(unknown, len(proposal.tokens)))
 
 
 def _affordable(goals: list[tuple[DraftSequence, int]]) -> list[tuple[DraftSequence, int]]:

@@ -96,15 +96,20 @@ class DraftClient(Protocol):
 class WorkerClient:
     """A ``DraftClient`` over a socket. ``start`` it, then ask; all methods may be called from any thread."""
 
-    def __init__(self, hello: Hello, place: Remote | Local) -> None:
-        """Prepare. Raises ConfigError for an address that cannot be used."""
+    def __init__(
+        self, hello: Hello, place: Remote | Local, fingerprint_of: Callable[[int], str] | None = None
+    ) -> None:
+        """Prepare. ``fingerprint_of`` gives that of the target's first tokens, for a draft that has fewer.
+
+        Raises ConfigError for an address that cannot be used.
+        """
         self.place = place
         if isinstance(place, Remote):
             check_address(place.address, place.keys)
         self._keeper = Keeper(place) if isinstance(place, Local) else None
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         patience = place.patience_s if isinstance(place, Remote) else _LOCAL_PATIENCE_S
-        self._connection = Connection(hello, self._link, patience)
+        self._connection = Connection(hello, self._link, patience, fingerprint_of)
         self._lock = threading.Lock()
         self._last_session = time.monotonic()
         self._round = 0

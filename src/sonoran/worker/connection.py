@@ -119,7 +119,13 @@ class Counters:
 class Connection:
     """State of the connection that ``connect`` opens links for; times are seconds on the caller's clock."""
 
-    def __init__(self, hello: Hello, connect: Callable[[], Link], patience_s: float) -> None:
+    def __init__(
+        self,
+        hello: Hello,
+        connect: Callable[[], Link],
+        patience_s: float,
+        fingerprint_of: Callable[[int], str] | None = None,
+    ) -> None:
         self.state: State = "down"
         self.epoch = 0
         self.welcome: Welcome | None = None
@@ -129,6 +135,7 @@ class Connection:
         self.awaited: int | None = None  # the round whose reply is waited for
         self.worker_stats: dict[str, Any] | None = None
         self._hello, self._connect, self._patience_s = hello, connect, patience_s
+        self._fingerprint_of = fingerprint_of  # of the target's first tokens
         self._link: Link | None = None
         self._greeted = False
         self._since = 0.0  # of the present state
@@ -263,7 +270,10 @@ class Connection:
 
     def _come_up(self, welcome: Welcome, now: float) -> None:
         hello = self._hello
-        if (welcome.version, welcome.fingerprint) != (hello.version, hello.fingerprint):
+        expected, fewer = hello.fingerprint, 0 < welcome.num_tokens < hello.num_tokens
+        if fewer and welcome.fingerprint != expected and self._fingerprint_of is not None:
+            expected = self._fingerprint_of(welcome.num_tokens)
+        if (welcome.version, welcome.fingerprint) != (hello.version, expected):
             self.lose(CompatibilityError("the draft worker has another version or vocabulary"), now)
         elif not MIN_HEARTBEAT_S <= welcome.heartbeat_s <= MAX_HEARTBEAT_S or welcome.context_length < 1:
             self.lose(WorkerError(f"the draft worker introduces itself with nonsense: {welcome}"), now)

@@ -54,13 +54,18 @@ class InProcessWorker:
 
     def __init__(self, hello: Hello, service: Service, *, passes: int | None = None) -> None:
         """Raises CompatibilityError when the draft does not fit the target, ConfigError for impossible settings."""
-        check_fit(hello, service)
+        fingerprint = check_fit(hello, service)
         self.session = Session(service.open(hello), now=0.0)
         self.passes = passes
         self.state: State = "up"
         self.epoch = 1
         self.welcome: Welcome | None = Welcome(
-            PROTOCOL_VERSION, service.fingerprint, service.model, service.context_length, DEFAULT_HEARTBEAT_S
+            PROTOCOL_VERSION,
+            fingerprint,
+            service.model,
+            service.context_length,
+            DEFAULT_HEARTBEAT_S,
+            service.num_tokens,
         )
         self.worker_pid: int | None = None
         self._counters = Counters(sessions=1)

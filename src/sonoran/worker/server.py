@@ -261,7 +261,7 @@ class Server:
     def _welcome(self, identity: bytes, hello: Hello, peer: str) -> ToClient:
         before = self._drop(identity, "it begins anew")
         service, now = self._service, time.monotonic()
-        check_fit(hello, service)
+        fingerprint = check_fit(hello, service)
         self._make_room(peer, now)
         session = Session(service.open(hello), now, peer, self._served)
         if before is not None:  # what it said after this hello
@@ -269,7 +269,12 @@ class Server:
         self._sessions[identity] = session
         log.info("client %s came; %d in all", identity.hex(), len(self._sessions))
         return Welcome(
-            PROTOCOL_VERSION, service.fingerprint, service.model, service.context_length, self._heartbeat_s
+            PROTOCOL_VERSION,
+            fingerprint,
+            service.model,
+            service.context_length,
+            self._heartbeat_s,
+            service.num_tokens,
         )
 
     def _make_room(self, peer: str, now: float) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from sonoran.errors import CompatibilityError
+from sonoran.models.tokenizer.compatibility import num_shared
 from sonoran.ssd.messages import (
     PROTOCOL_VERSION,
     Answer,
@@ -72,6 +73,8 @@ class Service:
     fingerprint: str  # of the vocabulary
     context_length: int  # tokens
     open: Callable[[Hello], SpeculatorLike]
+    num_tokens: int = 0  # of the vocabulary; 0: not known
+    fingerprint_of: Callable[[int], str] | None = None  # of so many first tokens
 
 
 class Session:
@@ -158,18 +161,27 @@ class Session:
         self.speculator.close()
 
 
-def check_fit(hello: Hello, service: Service) -> None:
-    """Raise CompatibilityError when a client speaks another protocol, or about another vocabulary."""
+def check_fit(hello: Hello, service: Service) -> str:
+    """Return the fingerprint of the tokens that both sides have, which the client compares with its own.
+
+    Raises CompatibilityError when a client speaks another protocol, or about another vocabulary.
+    """
     if hello.version != PROTOCOL_VERSION:
         raise CompatibilityError(
             f"the draft worker speaks version {PROTOCOL_VERSION} of the protocol, the engine version "
             f"{hello.version}; install the same version of sonoran on both sides"
         )
-    if hello.fingerprint != service.fingerprint:
+    if hello.fingerprint == service.fingerprint:
+        return service.fingerprint
+    shared = num_shared(hello.num_tokens, service.num_tokens) if hello.num_tokens else None
+    fingerprint = service.fingerprint_of(shared) if shared and service.fingerprint_of else None
+    # A target with more tokens than the draft sees for itself whether the draft's are its own first ones.
+    if fingerprint is None or (hello.num_tokens <= service.num_tokens and fingerprint != hello.fingerprint):
         raise CompatibilityError(
             f"the vocabulary of the target ({hello.fingerprint[:12]}) is not that of the draft worker's model "
             f"{service.model} ({service.fingerprint[:12]}); choose a draft of the target's own family"
         )
+    return fingerprint
 
 
 def all_unknown(message: Speculate) -> Speculations:
@@ -185,4 +197,6 @@ def draft_service(model: DraftModel) -> Service:
         fingerprint=model.fingerprint,
         context_length=model.context_length,
         open=lambda hello: Speculator(model, hello),
+        num_tokens=model.num_tokens,
+        fingerprint_of=model.fingerprint_of,
     )

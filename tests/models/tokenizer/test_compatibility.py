@@ -48,17 +48,44 @@ def test_equal_sizes_do_not_make_a_pair_and_the_first_differences_are_named() ->
         require_compatible(TARGET, draft)
 
 
-def test_a_missing_token_is_a_difference_even_where_padding_covers_it() -> None:
-    fewer = list(TINY.tokens[:-1])
-    types = [1] * (SIZE - 3) + [3, 3]
-    draft = Tokenizer.from_gguf(byte_level(tokens=fewer, token_type=types, eos_token_id=SIZE - 2))
-    for target, other, expected in (
-        (TARGET, draft, TokenDifference(SIZE - 1, "<|im_end|>", None)),
-        (draft, TARGET, TokenDifference(SIZE - 1, None, "<|im_end|>")),
-    ):
-        report = compare(target, other)
-        assert report.differences == (expected,)
-        assert "absent" in str(report)
+def shorter(count: int) -> Tokenizer:
+    """The tiny vocabulary without its last tokens, which are special."""
+    kept = SIZE - count
+    types = [1] * (SIZE - 3) + [3, 3, 3]
+    values = {"tokens": list(TINY.tokens[:kept]), "token_type": types[:kept], "eos_token_id": SIZE - 3}
+    return Tokenizer.from_gguf(byte_level(**values))
+
+
+def test_a_vocabulary_that_ends_early_shares_what_it_has() -> None:
+    draft = shorter(1)
+    report = require_compatible(TARGET, draft)
+    assert (report.num_shared, report.num_differences, report.differences) == (SIZE - 1, 0, ())
+    assert report.never_proposed == (TokenDifference(SIZE - 1, "<|im_end|>", None),)
+    assert f"compatible in the {SIZE - 1} tokens that both have" in str(report)
+    assert f"can never propose ids {SIZE - 1} to {SIZE - 1} ('<|im_end|>'), which it lacks" in str(report)
+    other = require_compatible(draft, TARGET)
+    assert (other.num_shared, other.never_proposed) == (SIZE - 1, ())
+    assert str(other).endswith("; 1 that only the draft has are left out")
+    assert TARGET.fingerprint(SIZE - 1) == draft.fingerprint() == draft.fingerprint(SIZE - 1)
+    assert TARGET.fingerprint() != draft.fingerprint()
+
+
+def test_common_ids_that_mean_different_tokens_stay_an_error() -> None:
+    strings = [*TINY.tokens[:-3], "<|other|>", *TINY.tokens[-2:], "<|added|>"]
+    types = [1] * (SIZE - 3) + [3, 3, 3, 3]
+    draft = Tokenizer.from_gguf(byte_level(tokens=strings, token_type=types))
+    report = compare(TARGET, draft)
+    assert not report.compatible
+    assert report.differences == (TokenDifference(SIZE - 3, "<|endoftext|>", "<|other|>"),)
+
+
+def test_a_beginning_alone_is_no_common_vocabulary() -> None:
+    few = Tokenizer.from_gguf(
+        byte_level(tokens=list(TINY.tokens[: SIZE // 2]), token_type=[1] * (SIZE // 2), merges=[])
+    )
+    report = compare(TARGET, few)
+    assert not report.compatible
+    assert "absent" in str(report)
 
 
 def test_a_long_report_is_cut_and_counted() -> None:

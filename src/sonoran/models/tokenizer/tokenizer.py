@@ -305,15 +305,25 @@ class Tokenizer:
         """Every real token as the vocabulary spells it, by id."""
         return self._vocabulary.tokens
 
-    def special_tokens(self) -> dict[str, tuple[str, ...]]:
-        """Tokens whose role matters to a model that shares ids with this one: what begins and ends a text."""
-        tokens = self._vocabulary.tokens
+    def special_tokens(self, size: int | None = None) -> dict[str, tuple[str, ...]]:
+        """Tokens whose role matters to a model that shares ids (those below ``size``, if given) with this one: what
+        begins and ends a text."""
+        tokens, limit = self._vocabulary.tokens, self.vocab_size if size is None else size
         return {
-            "prefix": tuple(tokens[i] for i in self._vocabulary.prefix),
-            "end": tuple(tokens[i] for i in self._vocabulary.eos_ids),
+            "prefix": tuple(tokens[i] for i in self._vocabulary.prefix if i < limit),
+            "end": tuple(tokens[i] for i in self._vocabulary.eos_ids if i < limit),
         }
 
-    def fingerprint(self) -> str:
-        """SHA-256 (hexadecimal) over token strings and special tokens; compatible ones have the same."""
-        content = json.dumps([self.token_strings(), self.special_tokens()], ensure_ascii=True)
+    def fingerprint(self, size: int | None = None) -> str:
+        """SHA-256 (hexadecimal) over token strings and special tokens, all or those below ``size``.
+
+        Vocabularies that share their first ``size`` ids have the same.
+        """
+        content = json.dumps([self.token_strings()[:size], self.special_tokens(size)], ensure_ascii=True)
         return hashlib.sha256(content.encode()).hexdigest()
+
+    @property
+    def stand_in(self) -> int:
+        """What a model reads in place of a token that it lacks: a line break, which belongs to no word."""
+        ids = self.encode("\n", add_special_tokens=False)
+        return ids[-1] if ids else 0
