@@ -16,7 +16,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -140,8 +140,12 @@ def command_lines(block: Block) -> Iterator[list[str]]:
             if not line.startswith("$ "):
                 continue
             line = line[2:]
-        if re.match(r"(sonoran|ssh|python|make) ", line):
-            yield shlex.split(line, comments=True)
+        if re.match(r"(sonoran|ssh|python|make) |.* \| sonoran ", line):
+            words = shlex.split(line, comments=True)
+            for begin, end in pairwise([-1, *(i for i, w in enumerate(words) if w == "|"), len(words)]):
+                one = list(takewhile(lambda word: word not in (">", "<"), words[begin + 1 : end]))
+                if one[0] in ("sonoran", "ssh", "python", "make"):
+                    yield one
 
 
 COMMANDS = [(block.name, words) for block in BLOCKS for words in command_lines(block)]

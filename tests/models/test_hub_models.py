@@ -187,7 +187,7 @@ def test_a_transfer_that_breaks_off_goes_on_where_it_stopped(
 def test_a_wrong_hash_is_refused_and_not_gone_on_from(tmp_path: Path, hub: FakeHub) -> None:
     hub.lies["tiny-q4_0.gguf"] = "0" * 64
     with pytest.raises(
-        DownloadError, match=r"tiny-q4_0\.gguf came with SHA-256 .*, expected 0000.*deleted, try again"
+        DownloadError, match=r"tiny-q4_0\.gguf came with another SHA-256 than 0000.*deleted, try again"
     ):
         pull(REPOSITORY, tmp_path, hub)
     assert find_cached(HubName(REPOSITORY), tmp_path) is None
@@ -199,7 +199,7 @@ def test_small_files_are_checked_too(tmp_path: Path, hub: FakeHub, monkeypatch: 
     from tests.models import fake_hub
 
     monkeypatch.setattr(fake_hub, "git_hash", lambda content: "1" * 40)
-    with pytest.raises(DownloadError, match=r"config\.json came with git hash"):
+    with pytest.raises(DownloadError, match=r"config\.json came with another git hash"):
         pull("someone/Tiny", tmp_path, hub)
 
 
@@ -293,6 +293,19 @@ def test_removing_one_keeps_the_others(tmp_path: Path, hub: FakeHub) -> None:
     assert remove_from_cache(HubName(REPOSITORY), tmp_path) > 0
     assert not repository_folder(REPOSITORY, tmp_path).exists()
     assert remove_from_cache(HubName(REPOSITORY), tmp_path) == 0
+
+
+def test_a_file_that_was_changed_is_not_opened(tmp_path: Path, hub: FakeHub) -> None:
+    path = pull(REPOSITORY, tmp_path, hub)
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    os.utime(path, ns=(1, 1))
+    with pytest.raises(
+        DownloadError, match=rf"another one than when .*: sonoran models rm {REPOSITORY}:Q4_0"
+    ):
+        resolve_model(REPOSITORY, cache=tmp_path)
+    remove_from_cache(HubName(REPOSITORY, "Q4_0"), tmp_path)
+    assert pull(REPOSITORY, tmp_path, hub).read_bytes() == content
 
 
 def test_what_is_not_whole_is_no_model(tmp_path: Path, hub: FakeHub) -> None:

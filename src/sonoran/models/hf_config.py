@@ -17,6 +17,7 @@ CLASSES = {
     "Qwen3ForCausalLM": "qwen3",
 }
 MISTRAL_WINDOW = 4096
+ROPE_KINDS = ("default", "linear", "llama3", "yarn")
 
 
 def read_hf_config(path: Path) -> ModelConfig:
@@ -137,7 +138,7 @@ def _rope(fields: Fields, head_dim: int) -> tuple[float, RopeScaling | None]:
         return theta, _yarn(rope, theta, head_dim, fields.positive("max_position_embeddings"))
     raise ModelError(
         f"{fields.where}: RoPE scaling {shown(kind)} is not supported; "
-        "supported: 'default', 'linear', 'llama3', 'yarn'"
+        f"supported: {', '.join(map(repr, ROPE_KINDS))}"
     )
 
 

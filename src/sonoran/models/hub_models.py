@@ -16,14 +16,14 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from sonoran.errors import DownloadError, ModelError
-from sonoran.models.cache import CHUNK, cache_dir, file_sha256, tree_bytes
+from sonoran.models.cache import CHUNK, cache_dir, file_sha256, is_unchanged, mark_path, tree_bytes
 from sonoran.models.download import RESERVE, Progress, PullEvent, Stage, locked, refuse_full_disk, writing
-from sonoran.models.gguf_model import ARCHITECTURES
 from sonoran.models.hf_config import read_hf_config
 from sonoran.models.hub import UnreachableError, fetch_file, list_repository
 from sonoran.models.registry import MODELS
 from sonoran.models.repository import CONFIG, Choice, HubName, RemoteFile, choose, ranked
-from sonoran.models.untrusted import read_json
+from sonoran.models.supported import gguf_architectures
+from sonoran.models.untrusted import read_json, refusing
 
 LIST = "sonoran.json"
 
@@ -122,13 +122,15 @@ def pull_from_hub(
     repository's architecture does not load.
     """
     folder = cache_dir() if cache is None else cache
-    found = find_cached(name, folder)
-    if found is not None:
-        return found
 
     def tell(stage: Stage, done: int, total: int, detail: str = "") -> None:
         if progress is not None:
             progress(PullEvent(str(name), stage, done, total, "hub", detail))
+
+    found = find_cached(name, folder)
+    if found is not None:
+        _refuse_changed(found, tell)
+        return found
 
     tell("trying", 0, 0)
     try:
@@ -138,9 +140,10 @@ def pull_from_hub(
             f"{name}: no such file here, and the hub is {error}; {_at_hand(folder)}"
         ) from error
     choice = choose(repository, name.quant)
-    if choice.quant is not None and repository.architecture not in (None, *ARCHITECTURES):
+    if choice.quant is not None and repository.architecture not in (None, *gguf_architectures()):
         raise ModelError(
-            f"{name}: architecture {repository.architecture!r} is not supported; supported: {', '.join(ARCHITECTURES)}"
+            f"{name}: architecture {repository.architecture!r} is not supported; "
+            f"supported: {', '.join(gguf_architectures())}"
         )
     tell(
         "chosen", 0, choice.size, f"{choice.quant or 'safetensors'}, {choice.size / 1e9:.2f} GB: {choice.why}"
@@ -177,6 +180,21 @@ def _fetch(choice: Choice, folder: Path, tell: Callable[..., None], endpoint: st
     return model
 
 
+def _refuse_changed(model: CachedModel, tell: Callable[..., None]) -> None:
+    """Raise DownloadError when a cached file is not what it was; each is hashed once (see ``is_unchanged``)."""
+    done = 0
+    for file in model.files:
+        path = model.folder / file.name
+        report = partial(_tell_from, tell, done, model.size)
+        with refusing(path):
+            if file.sha256 is not None and not is_unchanged(path, file.sha256, report):
+                raise DownloadError(
+                    f"{path} has the right size, but its SHA-256 is another one than when it was fetched. Remove it "
+                    f"with: sonoran models rm {model.name}; then it is fetched again"
+                )
+        done += file.size
+
+
 def _tell_from(tell: Callable[..., None], before: int, total: int, count: int) -> None:
     tell("checking", before + count, total)
 
@@ -189,16 +207,14 @@ def _check(file: RemoteFile, path: Path, report: Callable[[int], None]) -> None:
         raise DownloadError(
             f"{file.name} came with {size} bytes, expected {file.size}; it was deleted, try again"
         )
-    expected = file.sha256 or file.blob
-    if expected is None:
-        return
-    digest = file_sha256(path, report) if file.sha256 is not None else _git_hash(path, size)
-    if digest != expected:
+    if file.sha256 is not None:
+        right = is_unchanged(path, file.sha256, report)
+    else:
+        right = file.blob is None or _git_hash(path, size) == file.blob
+    if not right:
         path.unlink()
-        kind = "SHA-256" if file.sha256 is not None else "git hash"
-        raise DownloadError(
-            f"{file.name} came with {kind} {digest}, expected {expected}; it was deleted, try again"
-        )
+        kind = f"SHA-256 than {file.sha256}" if file.sha256 is not None else f"git hash than {file.blob}"
+        raise DownloadError(f"{file.name} came with another {kind}; it was deleted, try again")
 
 
 def _git_hash(path: Path, size: int) -> str:
@@ -232,6 +248,7 @@ def remove_from_cache(name: HubName, cache: Path) -> int:
             try:
                 for file in {file.name for model in gone for file in model.files} - needed:
                     (folder / file).unlink(missing_ok=True)
+                    mark_path(folder / file).unlink(missing_ok=True)
                 _write_list(folder, name.repository, kept)
             except OSError as error:
                 raise DownloadError(f"{name} could not be removed ({error})") from error

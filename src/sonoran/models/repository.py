@@ -126,7 +126,14 @@ def loads(quant: str) -> bool:
     kind = re.sub(r"^UD-", "", quant)
     if not kind.startswith("IQ"):  # whose sizes are types of their own
         kind = re.sub(r"(_(XS|S|M|L|XL|MOE))+$", "", kind)
-    kind = {"FP16": "F16", "FP32": "F32", "Q8_K": "Q8_0"}.get(kind, kind)  # as such files are made
+    kind = {
+        "FP16": "F16",
+        "FP32": "F32",
+        "Q8_K": "Q8_0",
+        "IQ3_M": "IQ3_S",
+        "IQ3_XS": "IQ3_S",
+        "IQ2_M": "IQ2_S",
+    }.get(kind, kind)  # as such files are made
     return kind in MATRIX_TYPES or (
         "_" not in kind and any(known.startswith(f"{kind}_") for known in MATRIX_TYPES)
     )
