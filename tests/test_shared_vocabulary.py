@@ -114,7 +114,7 @@ def run(target: Path, speculative: dict[str, Any], expected: list[list[int]]) ->
     with LLM(target, threads=1, speculative_config=speculative) as llm:
         assert outputs(llm) == expected
         found = llm.statistics()
-        assert found["speculative_decoding"]["num_draft_tokens"] > 50
+        assert found["speculative_decoding"]["num_draft_tokens"] > 0
 
 
 def test_no_draft_proposes_what_its_target_lacks(models: dict[str, Path]) -> None:
