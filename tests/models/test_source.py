@@ -106,8 +106,9 @@ def test_short_names_are_explained(tmp_path, monkeypatch):
         ModelError, match=r"it stands for several: qwen2\.5-coder-1\.5b.*, qwen2\.5-coder-0\.5b"
     ):
         resolve_model("qwen", cache=tmp_path)
-    with pytest.raises(ModelError, match=r"did you mean 'smollm2-135m-instruct'\?"):
-        resolve_model("smollm", cache=tmp_path)
+    for name in ("smollm", "smolm2"):
+        with pytest.raises(ModelError, match=r"did you mean 'smollm2-135m-instruct'\?"):
+            resolve_model(name, cache=tmp_path)
 
 
 def test_a_user_without_a_home_is_told_what_to_set(monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -134,8 +135,10 @@ def meant(name: str, valid: Iterable[str]) -> str:
     known = list(valid)
     words = [word for word in re.split(r"[-_\s:/]+", name.lower()) if word]
     parts = [other for other in known if words and all(word in other.lower() for word in words)]
-    if not parts:
-        return nearest(name.lower(), known)
+    if not parts:  # a beginning may be misspelt, too
+        heads = {other.lower()[: len(name)]: other for other in known}
+        match = difflib.get_close_matches(name.lower(), heads, n=1, cutoff=0.75)
+        return f"; did you mean {heads[match[0]]!r}?" if match else nearest(name.lower(), known)
     if len(parts) == 1:
         return f"; did you mean {parts[0]!r}?"
     return f"; it stands for several: {', '.join(parts)}"
