@@ -33,6 +33,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 SHELL = ("", "bash", "console")
 FOREIGN_OPTIONS = {"--hypothesis-profile", "--help", "--no-binary"}
 NOT_IN_THE_TREE = {"profiles/"}
+SMALL = "smollm2-135m-instruct"
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """What stands in for the names of models in examples."""
     folder = tmp_path_factory.mktemp("models")
     names = {}
-    for name, seed in ((DEFAULT_TARGET, 1), (DEFAULT_DRAFT, 2)):
+    for name, seed in ((DEFAULT_TARGET, 1), (DEFAULT_DRAFT, 2), (SMALL, 3)):
         make_gguf(folder / f"{name}.gguf", "qwen2", seed=seed)
         names[f'"{name}"'] = repr(str(folder / f"{name}.gguf"))
     names['"model": "auto"'] = f'"model": {names[f"{chr(34)}{DEFAULT_DRAFT}{chr(34)}"]}'
@@ -106,7 +107,8 @@ def test_an_example_runs(block: Block, tiny: dict[str, str], tmp_path: Path) -> 
         lines = block.text.splitlines()
         if block.language == "console":
             lines = [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
-        command = ["bash", "-euo", "pipefail", "-c", "\n".join(lines)]
+        script = "\n".join(lines).replace(SMALL, tiny[f'"{SMALL}"'])
+        command = ["bash", "-euo", "pipefail", "-c", script]
     # The command as this interpreter has it, wherever that is installed.
     program = tmp_path / "bin" / "sonoran"
     program.parent.mkdir()
