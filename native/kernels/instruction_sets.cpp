@@ -2,6 +2,9 @@
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
 #endif
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 
 #include <algorithm>
 #include <string_view>
@@ -49,17 +52,31 @@ const Kernels* const kBuilt[] = {
     &k_portable_kernels,
 };
 
+#if defined(__x86_64__)
+enum Register { kEax, kEbx, kEcx, kEdx };
+
+// A bit of what the processor says of itself, for features whose names not every compiler knows.
+bool cpuid_bit(unsigned leaf, unsigned subleaf, Register where, int bit) {
+  unsigned registers[4] = {};
+  if (!__get_cpuid_count(leaf, subleaf, &registers[kEax], &registers[kEbx], &registers[kEcx],
+                         &registers[kEdx])) {
+    return false;
+  }
+  return (registers[where] >> bit & 1) != 0;
+}
+#endif
+
 bool has_feature([[maybe_unused]] std::string_view name) {
 #if defined(__x86_64__)
   __builtin_cpu_init();
   // The names must be literals.
   if (name == "avx2") return __builtin_cpu_supports("avx2");
   if (name == "fma") return __builtin_cpu_supports("fma");
-  if (name == "f16c") return __builtin_cpu_supports("f16c");
+  if (name == "f16c") return cpuid_bit(1, 0, kEcx, 29);
 #if defined(SONORAN_EMULATE_AVXVNNI)
   if (name == "avxvnni") return true;
 #else
-  if (name == "avxvnni") return __builtin_cpu_supports("avxvnni");
+  if (name == "avxvnni") return cpuid_bit(7, 1, kEax, 4);
 #endif
   if (name == "avx512f") return __builtin_cpu_supports("avx512f");
   if (name == "avx512bw") return __builtin_cpu_supports("avx512bw");

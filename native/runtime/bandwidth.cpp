@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "core/clones.hpp"
 #include "runtime/memory.hpp"
 #include "runtime/thread_pool.hpp"
 
@@ -14,11 +15,7 @@ namespace sonoran {
 namespace {
 
 // Wide independent sums, so that the loop waits for memory and for nothing else.
-#if defined(__x86_64__)
-__attribute__((target_clones("avx512f", "avx2", "default"), noinline))
-#endif
-uint64_t
-read_all(const uint8_t* p, size_t bytes) {
+SONORAN_CLONES uint64_t read_all(const uint8_t* p, size_t bytes) {
   uint64_t sums[64] = {};
   for (size_t at = 0; at + 512 <= bytes; at += 512) {
     for (size_t line = 0; line < 512; line += 64) __builtin_prefetch(p + at + 4096 + line);

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <string>
 
+#include "core/clones.hpp"
 #include "core/error.hpp"
 #include "core/half.hpp"
 #include "weights/pack.hpp"
@@ -14,12 +15,6 @@ namespace sonoran {
 namespace {
 
 constexpr int kGroup = 32;
-
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-#define SONORAN_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
-#else
-#define SONORAN_CLONES
-#endif
 
 void put_half(uint8_t* p, float v) {
   const uint16_t h = float_to_half(v);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,16 @@ def test_this_machine():
     assert found.available == tuple(_native.available_cores())
     assert set(found.cores) <= set(found.physical) <= set(found.available)
     assert found.cores
+
+
+def test_where_the_system_names_no_cores_all_can_be_named(monkeypatch):
+    """As on macOS, which pins no threads."""
+    monkeypatch.setattr(_native, "available_cores", list)
+    monkeypatch.setattr(os, "cpu_count", lambda: 3)
+    assert place_threads(None, (0, 2)) == (2, (0, 2))
+    assert split_cores(None) == ((0, 1), (2,))
+    with pytest.raises(ConfigError, match=r"cores \[3\] cannot be used; this process may use \[0, 1, 2\]"):
+        place_threads(None, (3,))
 
 
 def test_kernels_are_the_best_unless_others_are_named(monkeypatch):

@@ -101,10 +101,10 @@ def place_threads(threads: int | None, cores: tuple[int, ...] | None) -> tuple[i
     cores named.
     """
     if cores is not None:
-        available = _native.available_cores() or [0]
+        available = find_processors().available
         foreign = [core for core in cores if core not in available]
         if foreign or not cores:
-            raise ConfigError(f"cores {foreign} cannot be used; this process may use {available}")
+            raise ConfigError(f"cores {foreign} cannot be used; this process may use {list(available)}")
     count = threads
     if count is None:
         count = len(cores) if cores is not None else len(find_processors().cores)
