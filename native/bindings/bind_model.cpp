@@ -60,38 +60,64 @@ void forward(Decoder& d, Ints tokens, Ints positions, Ints slots, Ints sequences
 }  // namespace
 
 void bind_model(nb::module_& m) {
-  nb::class_<DecoderConfig>(m, "DecoderConfig", "Shape of a decoder and of its KV memory.")
+  nb::enum_<sonoran::Activation>(m, "Activation", "What the gate of a feed-forward network passes.")
+      .value("SILU", sonoran::Activation::Silu)
+      .value("GELU_TANH", sonoran::Activation::GeluTanh);
+  nb::enum_<sonoran::Norms>(m, "Norms", "Where the norms of a sublayer stand.")
+      .value("BEFORE", sonoran::Norms::Before)
+      .value("AROUND", sonoran::Norms::Around)
+      .value("BEHIND", sonoran::Norms::Behind);
+  nb::class_<sonoran::Rope>(m, "Rope", "A rotation of queries and keys.")
       .def(
           "__init__",
-          [](DecoderConfig* self, int vocab_size, int hidden_size, int intermediate_size, int num_layers,
-             int num_heads, int num_kv_heads, int head_dim, float norm_epsilon, double rope_theta,
-             bool rope_interleaved, std::vector<double> rope_factors, double rope_attention_factor,
-             std::vector<int> sliding_windows, int block_size, int num_blocks) {
-            new (self) DecoderConfig{vocab_size,
-                                     hidden_size,
-                                     intermediate_size,
-                                     num_layers,
-                                     num_heads,
-                                     num_kv_heads,
-                                     head_dim,
-                                     norm_epsilon,
-                                     rope_theta,
-                                     rope_interleaved,
-                                     std::move(rope_factors),
-                                     rope_attention_factor,
-                                     std::move(sliding_windows),
-                                     block_size,
-                                     num_blocks};
+          [](sonoran::Rope* self, double theta, std::vector<double> factors, double attention_factor) {
+            new (self) sonoran::Rope{theta, std::move(factors), attention_factor};
           },
-          nb::kw_only(), nb::arg("vocab_size"), nb::arg("hidden_size"), nb::arg("intermediate_size"),
-          nb::arg("num_layers"), nb::arg("num_heads"), nb::arg("num_kv_heads"), nb::arg("head_dim"),
-          nb::arg("norm_epsilon"), nb::arg("rope_theta"), nb::arg("rope_interleaved"),
-          nb::arg("rope_factors"), nb::arg("rope_attention_factor"), nb::arg("sliding_windows"),
-          nb::arg("block_size"), nb::arg("num_blocks"),
-          "rope_factors divide the frequencies (empty: not scaled), rope_attention_factor scales rotated "
-          "queries and "
-          "keys; sliding_windows are those of the layers, 0 for none (empty: none at all); "
-          "block_size is in KV slots.");
+          nb::arg("theta"), nb::arg("factors"), nb::arg("attention_factor"),
+          "factors divide the frequencies (empty: not scaled), attention_factor scales rotated queries and "
+          "keys.");
+  nb::class_<sonoran::Experts>(m, "Experts", "A feed-forward part of which a router chooses a few experts.")
+      .def(
+          "__init__",
+          [](sonoran::Experts* self, int count, int per_row, int intermediate_size, int shared_size,
+             bool normalised) {
+            new (self) sonoran::Experts{count, per_row, intermediate_size, shared_size, normalised};
+          },
+          nb::kw_only(), nb::arg("count"), nb::arg("per_row"), nb::arg("intermediate_size"),
+          nb::arg("shared_size"), nb::arg("normalised"),
+          "shared_size is the inner width of the expert that every row passes (0: none); normalised: the "
+          "chances of those chosen are divided by their sum.");
+  nb::class_<DecoderConfig>(m, "DecoderConfig", "Shape of a decoder and of its KV memory; set the fields.")
+      .def(nb::init<>())
+      .def_rw("vocab_size", &DecoderConfig::vocab_size)
+      .def_rw("hidden_size", &DecoderConfig::hidden_size)
+      .def_rw("intermediate_size", &DecoderConfig::intermediate_size)
+      .def_rw("num_layers", &DecoderConfig::num_layers)
+      .def_rw("num_heads", &DecoderConfig::num_heads)
+      .def_rw("num_kv_heads", &DecoderConfig::num_kv_heads)
+      .def_rw("head_dim", &DecoderConfig::head_dim)
+      .def_rw("norm_epsilon", &DecoderConfig::norm_epsilon)
+      .def_rw("norms", &DecoderConfig::norms, "Where a sublayer's norms stand.")
+      .def_rw("whole_qk_norm", &DecoderConfig::whole_qk_norm,
+              "Whether q_norm and k_norm span all heads at once.")
+      .def_rw("activation", &DecoderConfig::activation)
+      .def_rw("experts", &DecoderConfig::experts)
+      .def_rw("embedding_scale", &DecoderConfig::embedding_scale)
+      .def_rw("attention_scale", &DecoderConfig::attention_scale, "Of the scores; 0: 1 / sqrt(head_dim).")
+      .def_rw("residual_scale", &DecoderConfig::residual_scale, "Of what a sublayer adds.")
+      .def_rw("logit_scale", &DecoderConfig::logit_scale)
+      .def_rw("attention_softcap", &DecoderConfig::attention_softcap,
+              "Scores become c tanh(score / c); 0: they stay.")
+      .def_rw("logit_softcap", &DecoderConfig::logit_softcap, "The same for logits.")
+      .def_rw("rope_interleaved", &DecoderConfig::rope_interleaved)
+      .def_rw("rotary_dim", &DecoderConfig::rotary_dim, "The first elements of a head, which are rotated.")
+      .def_rw("ropes", &DecoderConfig::ropes)
+      .def_rw("layer_ropes", &DecoderConfig::layer_ropes,
+              "Which of the ropes each layer has, -1: none; empty: all the first.")
+      .def_rw("sliding_windows", &DecoderConfig::sliding_windows,
+              "Of each layer, 0: none; empty: no layer has one.")
+      .def_rw("block_size", &DecoderConfig::block_size, "In KV slots.")
+      .def_rw("num_blocks", &DecoderConfig::num_blocks);
   nb::class_<Decoder>(m, "Decoder", "A decoder with its weights, KV memory and threads.")
       .def(
           "__init__",

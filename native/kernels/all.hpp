@@ -12,7 +12,7 @@ namespace sonoran {
 namespace {
 
 constexpr Kernels all_kernels(const char* name) {
-  return {name, matmul, quantise, rms_norm, silu_mul, attend, store_kv};
+  return {name, matmul, quantise, rms_norm, silu_mul, gelu_mul, softcap, attend, store_kv};
 }
 
 }  // namespace

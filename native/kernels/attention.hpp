@@ -142,9 +142,10 @@ inline void score_rows(const AttentionArgs& a, int first_tile, int tiles) {
 }
 
 // Turns the scores of keys [first, n) into weights that still have to be divided by the returned sum.
-inline float soften(float* scores, int first, int n) {
+inline float soften(float* scores, int first, int n, float cap) {
   const int begin = first / 16 * 16;
   const int end = (n + 15) / 16 * 16;
+  if (cap > 0) softcap(scores + begin, end - begin, cap);
   for (int i = begin; i < first; ++i) scores[i] = -INFINITY;
   for (int i = n; i < end; ++i) scores[i] = -INFINITY;
   Vec::F top = Vec::set(-INFINITY);
@@ -241,7 +242,7 @@ void attend(const AttentionArgs& a) {
     std::fill_n(a.rows[r].out, static_cast<size_t>(a.heads) * dims, 0.0f);
     for (int h = 0; h < a.heads; ++h) {
       float* scores = a.row_scores(r) + static_cast<size_t>(h) * a.stride;
-      a.sums[r * a.heads + h] = soften(scores, a.rows[r].first, a.rows[r].keys());
+      a.sums[r * a.heads + h] = soften(scores, a.rows[r].first, a.rows[r].keys(), a.softcap);
     }
   }
   mix_rows(a, first_tile, tiles);

@@ -68,6 +68,28 @@ void silu_mul(float* gate, const float* up, int padded) {
   }
 }
 
+// gate = gate / (1 + e^-2u) * up with u = sqrt(2 / pi) (gate + 0.044715 gate^3): GELU by its tanh formula.
+void gelu_mul(float* gate, const float* up, int padded) {
+  const Vec::F one = Vec::set(1.0f);
+  for (int i = 0; i < padded; i += 16) {
+    const Vec::F g = Vec::load(gate + i);
+    const Vec::F inner = Vec::fma(Vec::mul(g, g), Vec::set(-0.0713548162726f), Vec::set(-1.59576912161f));
+    const Vec::F e = exp(Vec::mul(g, inner));
+    Vec::store(gate + i, Vec::mul(Vec::div(g, Vec::add(one, e)), Vec::load(up + i)));
+  }
+}
+
+// x = cap tanh(x / cap)
+void softcap(float* x, int padded, float cap) {
+  const Vec::F one = Vec::set(1.0f);
+  const Vec::F twice = Vec::set(2.0f / cap);
+  for (int i = 0; i < padded; i += 16) {
+    const Vec::F e = exp(Vec::mul(Vec::load(x + i), twice));
+    const Vec::F tanh = Vec::div(Vec::sub(e, one), Vec::add(e, one));
+    Vec::store(x + i, Vec::mul(tanh, Vec::set(cap)));
+  }
+}
+
 // Symmetric int8 codes per group of 32 values; the scale is not finite if a value is not.
 void quantise(const float* x, int n, Quantised* out) {
   for (int g = 0; g < n / 32; ++g, ++out, x += 32) {

@@ -29,8 +29,9 @@ struct AttentionRow {
 struct AttentionArgs {
   const AttentionRow* rows;
   int num_rows;
-  int heads;     // query heads of this kv head
-  int head_dim;  // padded to a multiple of 16
+  int heads;      // query heads of this kv head
+  float softcap;  // c tanh(score / c); 0: none
+  int head_dim;   // padded to a multiple of 16
   int kv_head, kv_heads;
   const uint16_t* keys;    // of the layer, see attention.hpp
   const uint16_t* values;  // of the layer
@@ -55,6 +56,8 @@ struct Kernels {
   void (*quantise)(const float* x, int n, Quantised* out);
   void (*rms_norm)(const float* x, const float* weight, int padded, int n, float epsilon, float* out);
   void (*silu_mul)(float* gate, const float* up, int padded);
+  void (*gelu_mul)(float* gate, const float* up, int padded);
+  void (*softcap)(float* x, int padded, float cap);
   void (*attend)(const AttentionArgs&);
   void (*store_kv)(const float* key, const float* value, int slot, int kv_head, int kv_heads, int head_dim,
                    uint16_t* keys, uint16_t* values);

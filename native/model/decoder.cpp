@@ -40,11 +40,13 @@ Decoder::Decoder(const DecoderConfig& config, const std::vector<MatrixSpec>& spe
       weights_(specs),
       kv_(config) {
   scratch_.resize(static_cast<size_t>(pool_.threads()));
-  const int pairs = config.head_dim / 2;
-  for (int i = 0; i < pairs; ++i) {
-    double f = std::pow(config.rope_theta, -2.0 * i / config.head_dim);
-    if (!config.rope_factors.empty()) f /= config.rope_factors[static_cast<size_t>(i)];
-    frequencies_.push_back(f);
+  for (const Rope& rope : config.ropes) {
+    std::vector<double>& frequencies = frequencies_.emplace_back();
+    for (int i = 0; i < config.rotary_dim / 2; ++i) {
+      double f = std::pow(rope.theta, -2.0 * i / config.rotary_dim);
+      if (!rope.factors.empty()) f /= rope.factors[static_cast<size_t>(i)];
+      frequencies.push_back(f);
+    }
   }
 }
 
@@ -64,6 +66,14 @@ const float* Decoder::require_vector(const std::string& name, int n) const {
   return v;
 }
 
+// The three matrices of a feed-forward network; `shared` is what their names begin with.
+Decoder::Mlp Decoder::require_mlp(const std::string& prefix, const char* shared, int inner) const {
+  const std::string p = prefix + shared;
+  const int hidden = config_.hidden_size;
+  return {require(p + "gate", inner, hidden), require(p + "up", inner, hidden),
+          require(p + "down", hidden, inner)};
+}
+
 void Decoder::finish() {
   const DecoderConfig& c = config_;
   const int q = c.num_heads * c.head_dim;
@@ -71,28 +81,46 @@ void Decoder::finish() {
   for (int i = 0; i < c.num_layers; ++i) {
     const std::string p = "layers." + std::to_string(i) + ".";
     Layer l{};
-    l.attn_norm = require_vector(p + "attn_norm", c.hidden_size);
-    l.ffn_norm = require_vector(p + "ffn_norm", c.hidden_size);
+    if (c.norms != Norms::Behind) {
+      l.attn_norm = require_vector(p + "attn_norm", c.hidden_size);
+      l.ffn_norm = require_vector(p + "ffn_norm", c.hidden_size);
+    }
+    if (c.norms != Norms::Before) {
+      l.attn_post_norm = require_vector(p + "attn_post_norm", c.hidden_size);
+      l.ffn_post_norm = require_vector(p + "ffn_post_norm", c.hidden_size);
+    }
     l.q = require(p + "q", q, c.hidden_size);
     l.k = require(p + "k", kv, c.hidden_size);
     l.v = require(p + "v", kv, c.hidden_size);
     l.o = require(p + "o", c.hidden_size, q);
-    l.gate = require(p + "gate", c.intermediate_size, c.hidden_size);
-    l.up = require(p + "up", c.intermediate_size, c.hidden_size);
-    l.down = require(p + "down", c.hidden_size, c.intermediate_size);
+    if (c.experts.count == 0) {
+      l.mlp = require_mlp(p, "", c.intermediate_size);
+    } else {
+      l.router = require(p + "router", c.experts.count, c.hidden_size);
+      for (int e = 0; e < c.experts.count; ++e) {
+        l.experts.push_back(
+            require_mlp(p + "experts." + std::to_string(e) + ".", "", c.experts.intermediate_size));
+      }
+      if (c.experts.shared_size > 0) {
+        l.shared = require_mlp(p, "shared_", c.experts.shared_size);
+        l.shared_router = require_vector(p + "shared_router", c.hidden_size);
+      }
+    }
     l.q_bias = weights_.vector(p + "q_bias", q);
     l.k_bias = weights_.vector(p + "k_bias", kv);
     l.v_bias = weights_.vector(p + "v_bias", kv);
     l.o_bias = weights_.vector(p + "o_bias", c.hidden_size);
-    l.q_norm = weights_.vector(p + "q_norm", c.head_dim);
-    l.k_norm = weights_.vector(p + "k_norm", c.head_dim);
-    layers_.push_back(l);
+    l.q_norm = weights_.vector(p + "q_norm", c.whole_qk_norm ? q : c.head_dim);
+    l.k_norm = weights_.vector(p + "k_norm", c.whole_qk_norm ? kv : c.head_dim);
+    layers_.push_back(std::move(l));
   }
   embed_ = require("embed", c.vocab_size, c.hidden_size);
   output_ = weights_.matrix("output") == nullptr ? embed_ : require("output", c.vocab_size, c.hidden_size);
   final_norm_ = require_vector("final_norm", c.hidden_size);
   if (!c.sliding_windows.empty() && c.sliding_windows.size() != layers_.size())
     throw ModelError("sliding_windows must name every layer, or be empty");
+  if (!c.layer_ropes.empty() && c.layer_ropes.size() != layers_.size())
+    throw ModelError("layer_ropes must name every layer, or be empty");
   std::vector<int> all(static_cast<size_t>(output_->blocks()));
   std::iota(all.begin(), all.end(), 0);
   set_output_blocks(all);
@@ -126,7 +154,16 @@ size_t Decoder::read_bytes() const {
     total += static_cast<size_t>(last - first) * output_->block_bytes;
   }
   for (const Layer& l : layers_) {
-    for (const Matrix* m : {l.q, l.k, l.v, l.o, l.gate, l.up, l.down}) total += m->bytes();
+    for (const Matrix* m : {l.q, l.k, l.v, l.o, l.mlp.gate, l.mlp.up, l.mlp.down, l.router, l.shared.gate,
+                            l.shared.up, l.shared.down}) {
+      if (m != nullptr) total += m->bytes();
+    }
+    size_t all = 0;
+    for (const Mlp& e : l.experts) all += e.gate->bytes() + e.up->bytes() + e.down->bytes();
+    if (all > 0) {
+      total +=
+          all / static_cast<size_t>(config_.experts.count) * static_cast<size_t>(config_.experts.per_row);
+    }
   }
   return total;
 }
@@ -140,14 +177,25 @@ void Decoder::reserve(const RowBatch& rows) {
   const auto heads = static_cast<size_t>(config_.num_heads);
   const auto dim = static_cast<size_t>(dim_);
   const size_t kv = static_cast<size_t>(round_up(config_.num_kv_heads * config_.head_dim, 16));
-  const auto widest = static_cast<size_t>(std::max({hidden_, intermediate_, attended_}));
+  const Experts& e = config_.experts;
+  const auto shared = static_cast<size_t>(round_up(e.shared_size, 16));
+  const auto inner = static_cast<size_t>(round_up(e.intermediate_size, 16));
+  const size_t visits = n * static_cast<size_t>(e.per_row);
+  const size_t widest = std::max(static_cast<size_t>(std::max({hidden_, intermediate_, attended_})), shared);
   grow(b_.x, n * hidden), grow(b_.normed, n * hidden), grow(b_.down, n * hidden);
   grow(b_.q, n * static_cast<size_t>(attended_)), grow(b_.k, n * kv), grow(b_.v, n * kv);
   grow(b_.rotated, n * heads * dim);
   grow(b_.attended, n * std::max(heads * dim, static_cast<size_t>(attended_)));
-  grow(b_.gate, n * static_cast<size_t>(intermediate_)), grow(b_.up, n * static_cast<size_t>(intermediate_));
-  grow(b_.cosines, n * frequencies_.size()), grow(b_.sines, n * frequencies_.size());
+  const size_t gates =
+      e.count == 0 ? n * static_cast<size_t>(intermediate_) : std::max(n * shared, visits * inner);
+  grow(b_.gate, gates), grow(b_.up, gates);
+  const size_t angles = n * frequencies_.size() * static_cast<size_t>(config_.rotary_dim / 2);
+  grow(b_.cosines, angles), grow(b_.sines, angles);
   grow(b_.codes, n * (widest / 32 + 1));
+  if (e.count > 0) {
+    grow(b_.router, n * static_cast<size_t>(e.count)), grow(b_.shared, n * hidden);
+    grow(b_.gathered, visits * hidden), grow(b_.gathered_codes, visits * (std::max(hidden, inner) / 32 + 1));
+  }
   group(rows);
   size_t scores = 0;
   size_t sums = 0;
@@ -193,34 +241,59 @@ void Decoder::embed(const RowBatch& rows) {
   pool_.run(rows.n, [&](int i, int) {
     float* x = &b_.x[static_cast<size_t>(i) * static_cast<size_t>(hidden_)];
     decode_row(*embed_, rows.tokens[i], x);
+    if (config_.embedding_scale != 1) {
+      for (int d = 0; d < config_.hidden_size; ++d) x[d] *= config_.embedding_scale;
+    }
     std::fill(x + config_.hidden_size, x + hidden_, 0.0f);
   });
 }
 
 void Decoder::rotations(const RowBatch& rows) {
-  const size_t pairs = frequencies_.size();
+  const size_t ropes = frequencies_.size();
   pool_.run(rows.n, [&](int i, int) {
-    for (size_t p = 0; p < pairs; ++p) {
-      const double angle = rows.positions[i] * frequencies_[p];
-      b_.cosines[static_cast<size_t>(i) * pairs + p] = static_cast<float>(std::cos(angle));
-      b_.sines[static_cast<size_t>(i) * pairs + p] = static_cast<float>(std::sin(angle));
+    for (size_t r = 0; r < ropes; ++r) {
+      const size_t pairs = frequencies_[r].size();
+      const size_t at = (static_cast<size_t>(i) * ropes + r) * pairs;
+      for (size_t p = 0; p < pairs; ++p) {
+        const double angle = rows.positions[i] * frequencies_[r][p];
+        b_.cosines[at + p] = static_cast<float>(std::cos(angle));
+        b_.sines[at + p] = static_cast<float>(std::sin(angle));
+      }
     }
   });
 }
 
-// x += residual (+ bias), normed = norm(x)
-void Decoder::normalise(int n, const float* residual, const float* bias, const float* weight) {
+// x += residual_scale * post_norm(down + bias), for one row.
+void Decoder::add_residual(size_t row, const float* bias, const float* post_norm) {
+  const size_t at = row * static_cast<size_t>(hidden_);
+  const int width = config_.hidden_size;
+  float* x = &b_.x[at];
+  float* added = &b_.down[at];
+  const float scale = config_.residual_scale;
+  if (post_norm == nullptr && scale == 1) {
+    for (int d = 0; d < width; ++d) x[d] += added[d];
+    if (bias == nullptr) return;
+    for (int d = 0; d < width; ++d) x[d] += bias[d];
+    return;
+  }
+  if (bias != nullptr) {
+    for (int d = 0; d < width; ++d) added[d] += bias[d];
+  }
+  if (post_norm != nullptr) kernels_.rms_norm(added, post_norm, hidden_, width, config_.norm_epsilon, added);
+  for (int d = 0; d < width; ++d) x[d] += added[d] * scale;
+}
+
+// Adds what the last sublayer gave, if there was one, and normalises if there is a norm; returns what the
+// next sublayer reads.
+const float* Decoder::next_input(int n, const Sublayer* last, const float* norm) {
   pool_.run(n, [&](int i, int) {
-    const size_t at = static_cast<size_t>(i) * static_cast<size_t>(hidden_);
-    float* x = &b_.x[at];
-    if (residual != nullptr) {
-      for (int d = 0; d < config_.hidden_size; ++d) x[d] += residual[at + static_cast<size_t>(d)];
-      if (bias != nullptr) {
-        for (int d = 0; d < config_.hidden_size; ++d) x[d] += bias[d];
-      }
-    }
-    kernels_.rms_norm(x, weight, hidden_, config_.hidden_size, config_.norm_epsilon, &b_.normed[at]);
+    const auto row = static_cast<size_t>(i);
+    if (last != nullptr) add_residual(row, last->bias, last->post_norm);
+    if (norm == nullptr) return;
+    const size_t at = row * static_cast<size_t>(hidden_);
+    kernels_.rms_norm(&b_.x[at], norm, hidden_, config_.hidden_size, config_.norm_epsilon, &b_.normed[at]);
   });
+  return norm == nullptr ? b_.x.data() : b_.normed.data();
 }
 
 // Rows of `width` floats as the products need them: quantised unless all weights are dense.
@@ -243,40 +316,56 @@ Activations Decoder::prepare(int n, const float* x, int width, const std::vector
 
 // All products of the same activations in one parallel region.
 void Decoder::multiply(int n, const Activations& x, const std::vector<Product>& products) {
+  std::vector<Part> parts;
+  for (const Product& p : products) parts.push_back({p.weights, x, n, p.out, p.stride});
+  multiply(parts);
+}
+
+void Decoder::multiply(const std::vector<Part>& parts) {
   int total = 0;
-  for (const Product& p : products) total += p.weights->blocks();
+  for (const Part& p : parts) total += p.weights->blocks();
   // Enough tasks for a late thread to be outrun, few enough to keep the cost of handing them out out of
   // sight.
   const int per_task =
       pool_.threads() == 1 ? total : std::max(4, round_up(total / (pool_.threads() * 16), 4));
-  std::vector<std::pair<const Product*, int>> tasks;
-  for (const Product& p : products) {
+  std::vector<std::pair<const Part*, int>> tasks;
+  for (const Part& p : parts) {
     for (int first = 0; first < p.weights->blocks(); first += per_task) tasks.emplace_back(&p, first);
   }
   pool_.run(static_cast<int>(tasks.size()), [&](int t, int) {
     const auto& [p, first] = tasks[static_cast<size_t>(t)];
-    kernels_.matmul(*p->weights, first, std::min(first + per_task, p->weights->blocks()), x, n, p->out,
-                    p->stride);
+    kernels_.matmul(*p->weights, first, std::min(first + per_task, p->weights->blocks()), p->x, p->rows,
+                    p->out, p->stride);
   });
 }
 
-// out[dim_] = rotate(norm(in)) * scale
-void Decoder::rotate_head(const float* in, const float* norm, const float* cosine, const float* sine,
-                          float scale, float* out) const {
+// The kind of rotation of a layer, -1: none.
+int Decoder::rope_of(int layer) const {
+  return config_.layer_ropes.empty() ? 0 : config_.layer_ropes[static_cast<size_t>(layer)];
+}
+
+// out[dim_] = norm(in), what the rope rotates times `turned`, the rest times `scale`.
+void Decoder::rotate_head(const float* in, const float* norm, int rope, size_t row, float scale, float turned,
+                          float* out) const {
   const int dim = config_.head_dim;
   std::copy(in, in + dim, out);
   std::fill(out + dim, out + dim_, 0.0f);
   if (norm != nullptr) kernels_.rms_norm(out, norm, dim_, dim, config_.norm_epsilon, out);
-  const int pairs = dim / 2;
+  const int pairs = rope < 0 ? 0 : config_.rotary_dim / 2;
+  for (int d = 2 * pairs; d < dim; ++d) out[d] *= scale;
+  if (pairs == 0) return;
+  const auto kind = static_cast<size_t>(rope);
+  const size_t at = (row * frequencies_.size() + kind) * static_cast<size_t>(pairs);
+  const float* cosine = &b_.cosines[at];
+  const float* sine = &b_.sines[at];
   const int step = config_.rope_interleaved ? 2 : 1;
   const int partner = config_.rope_interleaved ? 1 : pairs;
   for (int p = 0; p < pairs; ++p) {
     const float a = out[p * step];
     const float b = out[p * step + partner];
-    out[p * step] = (a * cosine[p] - b * sine[p]) * scale;
-    out[p * step + partner] = (a * sine[p] + b * cosine[p]) * scale;
+    out[p * step] = (a * cosine[p] - b * sine[p]) * turned;
+    out[p * step + partner] = (a * sine[p] + b * cosine[p]) * turned;
   }
-  if (dim % 2 != 0) out[dim - 1] *= scale;
 }
 
 // Adds biases, normalises and rotates queries and keys, writes keys and values into their slots.
@@ -284,8 +373,12 @@ void Decoder::rotate_and_store(const RowBatch& rows, int index) {
   const Layer& layer = layers_[static_cast<size_t>(index)];
   const DecoderConfig& c = config_;
   const int kv_width = round_up(c.num_kv_heads * c.head_dim, 16);
-  const auto factor = static_cast<float>(c.rope_attention_factor);
-  const float scale = factor / std::sqrt(static_cast<float>(c.head_dim));
+  const int rope = rope_of(index);
+  const auto factor =
+      rope < 0 ? 1.0f : static_cast<float>(c.ropes[static_cast<size_t>(rope)].attention_factor);
+  const float root = std::sqrt(static_cast<float>(c.head_dim));
+  const float scale = c.attention_scale > 0 ? c.attention_scale : 1.0f / root;
+  const float turned = c.attention_scale > 0 ? factor * c.attention_scale : factor / root;
   const auto add = [](float* x, const float* bias, int n) {
     if (bias == nullptr) return;
     for (int i = 0; i < n; ++i) x[i] += bias[i];
@@ -298,17 +391,21 @@ void Decoder::rotate_and_store(const RowBatch& rows, int index) {
     add(q, layer.q_bias, c.num_heads * c.head_dim);
     add(k, layer.k_bias, c.num_kv_heads * c.head_dim);
     add(v, layer.v_bias, c.num_kv_heads * c.head_dim);
-    const float* cosine = &b_.cosines[row * frequencies_.size()];
-    const float* sine = &b_.sines[row * frequencies_.size()];
+    if (c.whole_qk_norm) {
+      kernels_.rms_norm(q, layer.q_norm, attended_, c.num_heads * c.head_dim, c.norm_epsilon, q);
+      kernels_.rms_norm(k, layer.k_norm, kv_width, c.num_kv_heads * c.head_dim, c.norm_epsilon, k);
+    }
+    const float* q_norm = c.whole_qk_norm ? nullptr : layer.q_norm;
+    const float* k_norm = c.whole_qk_norm ? nullptr : layer.k_norm;
     for (int h = 0; h < c.num_heads; ++h) {
       float* out = &b_.rotated[(row * static_cast<size_t>(c.num_heads) + static_cast<size_t>(h)) *
                                static_cast<size_t>(dim_)];
-      rotate_head(q + h * c.head_dim, layer.q_norm, cosine, sine, scale, out);
+      rotate_head(q + h * c.head_dim, q_norm, rope, row, scale, turned, out);
     }
     float* key = scratch_[static_cast<size_t>(thread)].head.data();
     float* value = key + dim_;
     for (int h = 0; h < c.num_kv_heads; ++h) {
-      rotate_head(k + h * c.head_dim, layer.k_norm, cosine, sine, factor, key);
+      rotate_head(k + h * c.head_dim, k_norm, rope, row, 1, factor, key);
       std::copy(v + h * c.head_dim, v + (h + 1) * c.head_dim, value);
       std::fill(value + c.head_dim, value + dim_, 0.0f);
       kernels_.store_kv(key, value, rows.slots[i], h, c.num_kv_heads, dim_, kv_.keys(index),
@@ -341,7 +438,8 @@ void Decoder::attention(const RowBatch& rows, int index) {
     }
     AttentionArgs a{};
     a.rows = scratch.rows.data(), a.num_rows = g.last - g.first;
-    a.heads = group, a.head_dim = dim_, a.kv_head = kv_head, a.kv_heads = c.num_kv_heads;
+    a.heads = group, a.softcap = c.attention_softcap, a.head_dim = dim_, a.kv_head = kv_head,
+    a.kv_heads = c.num_kv_heads;
     a.keys = kv_.keys(index), a.values = kv_.values(index);
     a.table = rows.block_tables +
               static_cast<size_t>(rows.sequences[g.first]) * static_cast<size_t>(rows.table_width);
@@ -363,16 +461,151 @@ void Decoder::attention(const RowBatch& rows, int index) {
   }
 }
 
-void Decoder::feed_forward(int n, const Layer& layer) {
-  const auto width = static_cast<size_t>(intermediate_);
-  const std::vector<Product> wide = {{layer.gate, b_.gate.data(), width}, {layer.up, b_.up.data(), width}};
-  multiply(n, prepare(n, b_.normed.data(), hidden_, wide), wide);
+// gate = activation(gate) * up for n rows of b_.gate and b_.up.
+void Decoder::activate(int n, int width) {
+  const auto kernel = config_.activation == Activation::Silu ? kernels_.silu_mul : kernels_.gelu_mul;
   pool_.run(n, [&](int i, int) {
-    kernels_.silu_mul(&b_.gate[static_cast<size_t>(i) * width], &b_.up[static_cast<size_t>(i) * width],
-                      intermediate_);
+    const size_t at = static_cast<size_t>(i) * static_cast<size_t>(width);
+    kernel(&b_.gate[at], &b_.up[at], width);
   });
-  const std::vector<Product> down = {{layer.down, b_.down.data(), static_cast<size_t>(hidden_)}};
-  multiply(n, prepare(n, b_.gate.data(), intermediate_, down), down);
+}
+
+void Decoder::feed_forward(int n, const float* in, const Mlp& mlp, int inner, float* out) {
+  const auto width = static_cast<size_t>(inner);
+  const std::vector<Product> wide = {{mlp.gate, b_.gate.data(), width}, {mlp.up, b_.up.data(), width}};
+  multiply(n, prepare(n, in, hidden_, wide), wide);
+  activate(n, inner);
+  const std::vector<Product> down = {{mlp.down, out, static_cast<size_t>(hidden_)}};
+  multiply(n, prepare(n, b_.gate.data(), inner, down), down);
+}
+
+// Chooses the experts of every row, and lists the rows of each expert.
+void Decoder::route(int n, const float* in, const Layer& layer) {
+  const Experts& e = config_.experts;
+  const auto count = static_cast<size_t>(e.count);
+  const auto chosen = static_cast<size_t>(e.per_row);
+  const std::vector<Product> product = {{layer.router, b_.router.data(), count}};
+  multiply(n, prepare(n, in, hidden_, product), product);
+  choices_.resize(static_cast<size_t>(n) * chosen);
+  std::vector<int> rows_of(count, 0);
+  std::vector<int> order(count);
+  for (int i = 0; i < n; ++i) {
+    const float* scores = &b_.router[static_cast<size_t>(i) * count];
+    Choice* choice = &choices_[static_cast<size_t>(i) * chosen];
+    std::iota(order.begin(), order.end(), 0);
+    // Equal scores: the first expert. A NaN chooses anything, and ends in logits that are not finite.
+    std::partial_sort(order.begin(), order.begin() + e.per_row, order.end(), [&](int a, int b) {
+      return scores[a] > scores[b] || (scores[a] == scores[b] && a < b);
+    });
+    const double top = scores[order.front()];
+    double all = 0, used = 0;
+    for (size_t x = 0; x < count; ++x) all += std::exp(scores[x] - top);
+    for (size_t c = 0; c < chosen; ++c) used += std::exp(scores[order[c]] - top);
+    std::sort(order.begin(), order.begin() + e.per_row);
+    for (size_t c = 0; c < chosen; ++c) {
+      const double share = std::exp(scores[order[c]] - top) / (e.normalised ? used : all);
+      choice[c] = {order[c], 0, static_cast<float>(share)};
+      ++rows_of[static_cast<size_t>(order[c])];
+    }
+  }
+  visits_.clear();
+  std::vector<int> next(count);
+  int first = 0;
+  for (int x = 0; x < e.count; ++x) {
+    const int rows = rows_of[static_cast<size_t>(x)];
+    next[static_cast<size_t>(x)] = first;
+    if (rows > 0) visits_.push_back({x, first, first + rows});
+    first += rows;
+  }
+  for (Choice& choice : choices_) choice.gathered = next[static_cast<size_t>(choice.expert)]++;
+}
+
+// b_.down = the outputs of each row's experts, weighted and added in the order of the experts, then that of
+// the shared one. Only the chosen experts' weights are read, each once for all rows that chose it.
+void Decoder::mixture(int n, const float* in, const Layer& layer) {
+  const Experts& e = config_.experts;
+  const auto hidden = static_cast<size_t>(hidden_);
+  const auto chosen = static_cast<size_t>(e.per_row);
+  const int inner = round_up(e.intermediate_size, 16);
+  const auto width = static_cast<size_t>(inner);
+  route(n, in, layer);
+  const int visits = n * e.per_row;
+  pool_.run(n, [&](int i, int) {
+    const float* row = in + static_cast<size_t>(i) * hidden;
+    for (size_t c = 0; c < chosen; ++c) {
+      const Choice& choice = choices_[static_cast<size_t>(i) * chosen + c];
+      std::copy(row, row + hidden, &b_.gathered[static_cast<size_t>(choice.gathered) * hidden]);
+    }
+  });
+  // What a dense product reads is a float, what a quantised one reads is a code: of all gathered rows both.
+  const auto prepared = [&](const float* x, int padded, const Mlp& like, bool is_down) {
+    const Matrix* m = is_down ? like.down : like.gate;
+    Activations a;
+    a.dense = x, a.dense_stride = static_cast<size_t>(padded);
+    a.codes = b_.gathered_codes.data(), a.codes_stride = static_cast<size_t>(m->inputs / kChunk);
+    if (m->inputs % kChunk != 0) return a;
+    pool_.run(visits, [&](int v, int) {
+      const auto at = static_cast<size_t>(v);
+      kernels_.quantise(x + at * a.dense_stride, m->inputs, &b_.gathered_codes[at * a.codes_stride]);
+    });
+    return a;
+  };
+  const auto of = [](const Activations& all, int first) {
+    Activations a = all;
+    a.dense += static_cast<size_t>(first) * a.dense_stride;
+    a.codes += static_cast<size_t>(first) * a.codes_stride;
+    return a;
+  };
+  const Mlp& any = layer.experts.front();
+  const Activations inputs = prepared(b_.gathered.data(), hidden_, any, false);
+  std::vector<Part> parts;
+  for (const Visit& v : visits_) {
+    const Mlp& mlp = layer.experts[static_cast<size_t>(v.expert)];
+    const size_t at = static_cast<size_t>(v.first) * width;
+    parts.push_back({mlp.gate, of(inputs, v.first), v.last - v.first, &b_.gate[at], width});
+    parts.push_back({mlp.up, of(inputs, v.first), v.last - v.first, &b_.up[at], width});
+  }
+  multiply(parts);
+  activate(visits, inner);
+  const Activations middle = prepared(b_.gate.data(), inner, any, true);
+  parts.clear();
+  for (const Visit& v : visits_) {
+    const Mlp& mlp = layer.experts[static_cast<size_t>(v.expert)];
+    parts.push_back({mlp.down, of(middle, v.first), v.last - v.first,
+                     &b_.gathered[static_cast<size_t>(v.first) * hidden], hidden});
+  }
+  multiply(parts);
+  const bool shared = e.shared_size > 0;
+  if (shared) feed_forward(n, in, layer.shared, round_up(e.shared_size, 16), b_.shared.data());
+  pool_.run(n, [&](int i, int) {
+    const size_t at = static_cast<size_t>(i) * hidden;
+    float* out = &b_.down[at];
+    std::fill(out, out + hidden, 0.0f);
+    for (size_t c = 0; c < chosen; ++c) {
+      const Choice& choice = choices_[static_cast<size_t>(i) * chosen + c];
+      const float* from = &b_.gathered[static_cast<size_t>(choice.gathered) * hidden];
+      for (size_t d = 0; d < hidden; ++d) out[d] += choice.weight * from[d];
+    }
+    if (!shared) return;
+    double gate = 0;
+    for (size_t d = 0; d < hidden; ++d) gate += double{in[at + d]} * layer.shared_router[d];
+    const auto weight = static_cast<float>(1 / (1 + std::exp(-gate)));
+    for (size_t d = 0; d < hidden; ++d) out[d] += weight * b_.shared[at + d];
+  });
+}
+
+// Scales and caps logits, wherever they begin and end.
+void Decoder::finish_logits(float* logits, size_t n) const {
+  if (config_.logit_scale != 1) {
+    for (size_t i = 0; i < n; ++i) logits[i] *= config_.logit_scale;
+  }
+  if (config_.logit_softcap == 0) return;
+  const size_t whole = n / 16 * 16;
+  kernels_.softcap(logits, static_cast<int>(whole), config_.logit_softcap);
+  float rest[16] = {};
+  std::copy(logits + whole, logits + n, rest);
+  kernels_.softcap(rest, 16, config_.logit_softcap);
+  std::copy(rest, rest + (n - whole), logits + whole);
 }
 
 // The output matrix in runs of neighbouring blocks: computes, checks, and fills what the vocabulary leaves
@@ -393,6 +626,7 @@ void Decoder::multiply_output(int n, const Activations& x, float* logits) {
       std::fill(row + gap, row + begin, -std::numeric_limits<float>::infinity());
       if (is_last) std::fill(row + end, row + vocab, -std::numeric_limits<float>::infinity());
       if (!all_finite(row + begin, end - begin)) finite = false;
+      finish_logits(row + begin, end - begin);
     }
   });
   if (!finite) {
@@ -423,27 +657,28 @@ void Decoder::forward(const RowBatch& rows, float* logits) {
   rotations(rows);
   const int n = rows.n;
   const auto kv_width = static_cast<size_t>(round_up(config_.num_kv_heads * config_.head_dim, 16));
-  const float* residual = nullptr;
+  Sublayer last{};
   for (int index = 0; index < config_.num_layers; ++index) {
     const Layer& layer = layers_[static_cast<size_t>(index)];
-    normalise(n, residual, nullptr, layer.attn_norm);
+    const float* in = next_input(n, index == 0 ? nullptr : &last, layer.attn_norm);
     const std::vector<Product> qkv = {{layer.q, b_.q.data(), static_cast<size_t>(attended_)},
                                       {layer.k, b_.k.data(), kv_width},
                                       {layer.v, b_.v.data(), kv_width}};
-    multiply(n, prepare(n, b_.normed.data(), hidden_, qkv), qkv);
+    multiply(n, prepare(n, in, hidden_, qkv), qkv);
     rotate_and_store(rows, index);
     attention(rows, index);
     const std::vector<Product> o = {{layer.o, b_.down.data(), static_cast<size_t>(hidden_)}};
     multiply(n, prepare(n, b_.attended.data(), attended_, o), o);
-    normalise(n, b_.down.data(), layer.o_bias, layer.ffn_norm);
-    feed_forward(n, layer);
-    residual = b_.down.data();
+    last = {layer.o_bias, layer.attn_post_norm};
+    in = next_input(n, &last, layer.ffn_norm);
+    if (layer.router == nullptr) {
+      feed_forward(n, in, layer.mlp, intermediate_, b_.down.data());
+    } else {
+      mixture(n, in, layer);
+    }
+    last = {nullptr, layer.ffn_post_norm};
   }
-  for (int i = 0; i < n; ++i) {
-    const size_t at = static_cast<size_t>(i) * static_cast<size_t>(hidden_);
-    for (int d = 0; d < config_.hidden_size; ++d)
-      b_.x[at + static_cast<size_t>(d)] += residual[at + static_cast<size_t>(d)];
-  }
+  next_input(n, &last, nullptr);
   output(rows, logits);
 }
 

@@ -43,19 +43,52 @@ class Decoder {
   void forward(const RowBatch& rows, float* logits);
 
  private:
+  // A gated feed-forward network.
+  struct Mlp {
+    const Matrix *gate, *up, *down;
+  };
+  // Null where the model has none: norms by their place, either mlp or router and experts.
   struct Layer {
-    const float *attn_norm, *ffn_norm, *q_bias, *k_bias, *v_bias, *o_bias, *q_norm, *k_norm;
-    const Matrix *q, *k, *v, *o, *gate, *up, *down;
+    const float *attn_norm, *attn_post_norm, *ffn_norm, *ffn_post_norm;
+    const float *q_bias, *k_bias, *v_bias, *o_bias, *q_norm, *k_norm;
+    const Matrix *q, *k, *v, *o;
+    Mlp mlp;
+    const Matrix* router;
+    std::vector<Mlp> experts;
+    Mlp shared;
+    const float* shared_router;
+  };
+  // What is still to be done with a sublayer's output in b_.down.
+  struct Sublayer {
+    const float *bias, *post_norm;
   };
   struct Product {
     const Matrix* weights;
     float* out;
     size_t stride;
   };
+  // A product of its own rows, which the experts of a layer need.
+  struct Part {
+    const Matrix* weights;
+    Activations x;
+    int rows;
+    float* out;
+    size_t stride;
+  };
+  // Rows [first, last) of those gathered for the experts, all of one expert.
+  struct Visit {
+    int expert, first, last;
+  };
+  // A row's choice: where its activations were gathered to, and what its output counts.
+  struct Choice {
+    int expert, gathered;
+    float weight;
+  };
   // Float buffers of a pass, one row each; widths are multiples of 16.
   struct Buffers {
     LineVector<float> x, normed, q, k, v, rotated, attended, gate, up, down, cosines, sines;
-    LineVector<Quantised> codes;
+    LineVector<float> router, shared, gathered;
+    LineVector<Quantised> codes, gathered_codes;
   };
   // Rows [first, last) of a pass, all of one sequence, whose attention is computed together.
   struct Group {
@@ -75,15 +108,23 @@ class Decoder {
   void group(const RowBatch& rows);
   void embed(const RowBatch& rows);
   void rotations(const RowBatch& rows);
-  void normalise(int n, const float* residual, const float* bias, const float* weight);
+  void add_residual(size_t row, const float* bias, const float* post_norm);
+  const float* next_input(int n, const Sublayer* last, const float* norm);
   Activations prepare(int n, const float* x, int width, const std::vector<Product>& products);
   void multiply(int n, const Activations& x, const std::vector<Product>& products);
+  void multiply(const std::vector<Part>& parts);
   void multiply_output(int n, const Activations& x, float* logits);
   void rotate_and_store(const RowBatch& rows, int index);
-  void rotate_head(const float* in, const float* norm, const float* cosine, const float* sine, float scale,
+  int rope_of(int layer) const;
+  void rotate_head(const float* in, const float* norm, int rope, size_t row, float scale, float turned,
                    float* out) const;
   void attention(const RowBatch& rows, int index);
-  void feed_forward(int n, const Layer& layer);
+  Mlp require_mlp(const std::string& prefix, const char* shared, int inner) const;
+  void activate(int n, int width);
+  void feed_forward(int n, const float* in, const Mlp& mlp, int inner, float* out);
+  void mixture(int n, const float* in, const Layer& layer);
+  void route(int n, const float* in, const Layer& layer);
+  void finish_logits(float* logits, size_t n) const;
   void output(const RowBatch& rows, float* logits);
 
   DecoderConfig config_;
@@ -101,7 +142,9 @@ class Decoder {
   const Matrix* embed_ = nullptr;
   const Matrix* output_ = nullptr;
   const float* final_norm_ = nullptr;
-  std::vector<double> frequencies_;
+  std::vector<std::vector<double>> frequencies_;  // of each rope
+  std::vector<Choice> choices_;                   // of rows and their experts, in the order of the experts
+  std::vector<Visit> visits_;
   std::vector<std::pair<int, int>> output_runs_;  // first and last (exclusive) block of what is computed
   std::vector<Group> groups_;
   Buffers b_;

@@ -1,6 +1,7 @@
 """Kernels and forward pass of the CPU backend."""
 
 from collections.abc import Sequence
+import enum
 from typing import Annotated
 
 import numpy
@@ -63,13 +64,202 @@ class PackedMatrix:
     def bytes(self) -> int:
         """Bytes in memory."""
 
-class DecoderConfig:
-    """Shape of a decoder and of its KV memory."""
+class Activation(enum.Enum):
+    """What the gate of a feed-forward network passes."""
 
-    def __init__(self, *, vocab_size: int, hidden_size: int, intermediate_size: int, num_layers: int, num_heads: int, num_kv_heads: int, head_dim: int, norm_epsilon: float, rope_theta: float, rope_interleaved: bool, rope_factors: Sequence[float], rope_attention_factor: float, sliding_windows: Sequence[int], block_size: int, num_blocks: int) -> None:
+    SILU = 0
+
+    GELU_TANH = 1
+
+class Norms(enum.Enum):
+    """Where the norms of a sublayer stand."""
+
+    BEFORE = 0
+
+    AROUND = 1
+
+    BEHIND = 2
+
+class Rope:
+    """A rotation of queries and keys."""
+
+    def __init__(self, theta: float, factors: Sequence[float], attention_factor: float) -> None:
         """
-        rope_factors divide the frequencies (empty: not scaled), rope_attention_factor scales rotated queries and keys; sliding_windows are those of the layers, 0 for none (empty: none at all); block_size is in KV slots.
+        factors divide the frequencies (empty: not scaled), attention_factor scales rotated queries and keys.
         """
+
+class Experts:
+    """A feed-forward part of which a router chooses a few experts."""
+
+    def __init__(self, *, count: int, per_row: int, intermediate_size: int, shared_size: int, normalised: bool) -> None:
+        """
+        shared_size is the inner width of the expert that every row passes (0: none); normalised: the chances of those chosen are divided by their sum.
+        """
+
+class DecoderConfig:
+    """Shape of a decoder and of its KV memory; set the fields."""
+
+    def __init__(self) -> None: ...
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @vocab_size.setter
+    def vocab_size(self, arg: int, /) -> None: ...
+
+    @property
+    def hidden_size(self) -> int: ...
+
+    @hidden_size.setter
+    def hidden_size(self, arg: int, /) -> None: ...
+
+    @property
+    def intermediate_size(self) -> int: ...
+
+    @intermediate_size.setter
+    def intermediate_size(self, arg: int, /) -> None: ...
+
+    @property
+    def num_layers(self) -> int: ...
+
+    @num_layers.setter
+    def num_layers(self, arg: int, /) -> None: ...
+
+    @property
+    def num_heads(self) -> int: ...
+
+    @num_heads.setter
+    def num_heads(self, arg: int, /) -> None: ...
+
+    @property
+    def num_kv_heads(self) -> int: ...
+
+    @num_kv_heads.setter
+    def num_kv_heads(self, arg: int, /) -> None: ...
+
+    @property
+    def head_dim(self) -> int: ...
+
+    @head_dim.setter
+    def head_dim(self, arg: int, /) -> None: ...
+
+    @property
+    def norm_epsilon(self) -> float: ...
+
+    @norm_epsilon.setter
+    def norm_epsilon(self, arg: float, /) -> None: ...
+
+    @property
+    def norms(self) -> Norms:
+        """Where a sublayer's norms stand."""
+
+    @norms.setter
+    def norms(self, arg: Norms, /) -> None: ...
+
+    @property
+    def whole_qk_norm(self) -> bool:
+        """Whether q_norm and k_norm span all heads at once."""
+
+    @whole_qk_norm.setter
+    def whole_qk_norm(self, arg: bool, /) -> None: ...
+
+    @property
+    def activation(self) -> Activation: ...
+
+    @activation.setter
+    def activation(self, arg: Activation, /) -> None: ...
+
+    @property
+    def experts(self) -> Experts: ...
+
+    @experts.setter
+    def experts(self, arg: Experts, /) -> None: ...
+
+    @property
+    def embedding_scale(self) -> float: ...
+
+    @embedding_scale.setter
+    def embedding_scale(self, arg: float, /) -> None: ...
+
+    @property
+    def attention_scale(self) -> float:
+        """Of the scores; 0: 1 / sqrt(head_dim)."""
+
+    @attention_scale.setter
+    def attention_scale(self, arg: float, /) -> None: ...
+
+    @property
+    def residual_scale(self) -> float:
+        """Of what a sublayer adds."""
+
+    @residual_scale.setter
+    def residual_scale(self, arg: float, /) -> None: ...
+
+    @property
+    def logit_scale(self) -> float: ...
+
+    @logit_scale.setter
+    def logit_scale(self, arg: float, /) -> None: ...
+
+    @property
+    def attention_softcap(self) -> float:
+        """Scores become c tanh(score / c); 0: they stay."""
+
+    @attention_softcap.setter
+    def attention_softcap(self, arg: float, /) -> None: ...
+
+    @property
+    def logit_softcap(self) -> float:
+        """The same for logits."""
+
+    @logit_softcap.setter
+    def logit_softcap(self, arg: float, /) -> None: ...
+
+    @property
+    def rope_interleaved(self) -> bool: ...
+
+    @rope_interleaved.setter
+    def rope_interleaved(self, arg: bool, /) -> None: ...
+
+    @property
+    def rotary_dim(self) -> int:
+        """The first elements of a head, which are rotated."""
+
+    @rotary_dim.setter
+    def rotary_dim(self, arg: int, /) -> None: ...
+
+    @property
+    def ropes(self) -> list[Rope]: ...
+
+    @ropes.setter
+    def ropes(self, arg: Sequence[Rope], /) -> None: ...
+
+    @property
+    def layer_ropes(self) -> list[int]:
+        """Which of the ropes each layer has, -1: none; empty: all the first."""
+
+    @layer_ropes.setter
+    def layer_ropes(self, arg: Sequence[int], /) -> None: ...
+
+    @property
+    def sliding_windows(self) -> list[int]:
+        """Of each layer, 0: none; empty: no layer has one."""
+
+    @sliding_windows.setter
+    def sliding_windows(self, arg: Sequence[int], /) -> None: ...
+
+    @property
+    def block_size(self) -> int:
+        """In KV slots."""
+
+    @block_size.setter
+    def block_size(self, arg: int, /) -> None: ...
+
+    @property
+    def num_blocks(self) -> int: ...
+
+    @num_blocks.setter
+    def num_blocks(self, arg: int, /) -> None: ...
 
 class Decoder:
     """A decoder with its weights, KV memory and threads."""

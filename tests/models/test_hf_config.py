@@ -167,8 +167,8 @@ def test_windows_that_make_no_sense_are_refused(tmp_path, arch, changes, match):
     ("changes", "match"),
     [
         (
-            {"architectures": ["Gemma3ForCausalLM"]},
-            r"'Gemma3ForCausalLM' is not supported; supported: LlamaForCausalLM, .*, Qwen3ForCausalLM$",
+            {"architectures": ["Gemma4ForCausalLM"], "model_type": "gemma4"},
+            r"'Gemma4ForCausalLM' is not supported \(Gemma 4: per-layer .*\); supported: LlamaForCausalLM, .*",
         ),
         ({"architectures": ["GemmaForCausalLM"]}, "'GemmaForCausalLM' is not supported"),
         ({"architectures": None, "model_type": "gpt2"}, "model_type 'gpt2' is not supported"),
@@ -189,9 +189,10 @@ def test_windows_that_make_no_sense_are_refused(tmp_path, arch, changes, match):
         ),
         (
             {"rope_scaling": {"rope_type": "longrope", "factor": 4.0}},
-            "'longrope' is not supported; supported: 'default', 'linear', 'llama3', 'yarn'",
+            "short_factor is missing, expected a list of numbers",
         ),
-        ({"rope_scaling": {"rope_type": "dynamic"}}, "'dynamic' is not supported"),
+        ({"rope_scaling": {"rope_type": "dynamic", "alpha": 1000.0}}, "'dynamic' is not supported"),
+        ({"rope_scaling": {"rope_type": "proportional"}}, "supported: 'default', 'dynamic', 'linear',"),
         (
             {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 5.0}}},
             "rope_parameters of its own for 'full_attention' is not supported",

@@ -134,14 +134,21 @@ void check_elementwise(const std::vector<const Kernels*>& all) {
     std::vector<float> norm(n), gate = x;
     all.back()->rms_norm(x.data(), w.data(), n, 200, 1e-6f, norm.data());
     all.back()->silu_mul(gate.data(), w.data(), n);
+    std::vector<float> gelu = x, capped = x;
+    all.back()->gelu_mul(gelu.data(), w.data(), n);
+    all.back()->softcap(capped.data(), n, 5.0f);
     std::printf("norm %016llx silu %016llx\n", static_cast<unsigned long long>(hash_of(norm)),
                 static_cast<unsigned long long>(hash_of(gate)));
     for (const Kernels* kernels : all) {
-      std::vector<float> a(n), b = x;
+      std::vector<float> a(n), b = x, c = x, d = x;
       kernels->rms_norm(x.data(), w.data(), n, 200, 1e-6f, a.data());
       kernels->silu_mul(b.data(), w.data(), n);
       expect(same_bits(a, norm), std::string(kernels->name) + ", norm");
       expect(same_bits(b, gate), std::string(kernels->name) + ", silu");
+      kernels->gelu_mul(c.data(), w.data(), n);
+      kernels->softcap(d.data(), n, 5.0f);
+      expect(same_bits(c, gelu), std::string(kernels->name) + ", gelu");
+      expect(same_bits(d, capped), std::string(kernels->name) + ", softcap");
     }
   }
 }
@@ -152,7 +159,7 @@ void check_decoder(const std::vector<const Kernels*>& all) {
   DecoderConfig c;
   c.vocab_size = 96, c.hidden_size = 256, c.intermediate_size = 512, c.num_layers = 2;
   c.num_heads = 6, c.num_kv_heads = 2, c.head_dim = 48, c.norm_epsilon = 1e-6f;
-  c.rope_theta = 10000.0, c.num_blocks = 8, c.sliding_windows = {29, 29};
+  c.ropes = {{10000.0, {}, 1.0}}, c.rotary_dim = c.head_dim, c.num_blocks = 8, c.sliding_windows = {29, 29};
   const int q = c.num_heads * c.head_dim, kv = c.num_kv_heads * c.head_dim;
   std::vector<MatrixSpec> specs = {{"embed", Format::Q8_0, c.vocab_size, c.hidden_size},
                                    {"output", Format::Q6_K, c.vocab_size, c.hidden_size}};

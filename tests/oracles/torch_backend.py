@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from tests.oracles.row_contract import check_rows, extra_slots, trunk_slots
 
 
 class TorchBackend:
-    """One decoder (Llama, Mistral, Qwen2, Qwen3 and relatives) in fp32, with paged keys and values.
+    """One decoder, whatever its architecture, in fp32, with paged keys and values.
 
     ``batched=False`` runs every row through the same products alone, so that its logits do not depend on its
     neighbours, bit for bit; ``batched=True`` multiplies all rows at once: faster, and equal up to rounding.
@@ -52,6 +53,12 @@ class TorchBackend:
             name: torch.from_numpy(dequantize(info)) for name, info in model_file.tensors.items()
         }
         self._frequencies = torch.tensor(inverse_frequencies(self._config), dtype=torch.float32)
+        local = dataclasses.replace(
+            self._config,
+            rope_theta=self._config.window_rope_theta or self._config.rope_theta,
+            rope_scaling=None,
+        )
+        self._window_frequencies = torch.tensor(inverse_frequencies(local), dtype=torch.float32)
         shape = (
             self._config.num_layers,
             num_blocks * block_size,
@@ -90,7 +97,8 @@ class TorchBackend:
                 w: [torch.tensor(self._visible(rows, i, w), dtype=torch.int64) for i in range(n)]
                 for w in windows
             }
-            hidden = [self._weights["embed"][rows.tokens[group].tolist()] for group in groups]
+            scale = self._config.embedding_scale
+            hidden = [self._weights["embed"][rows.tokens[group].tolist()] * scale for group in groups]
             for layer in range(self._config.num_layers):
                 seen = visible[self._config.window(layer)]
                 queries = [self._project(layer, x, rows, g) for x, g in zip(hidden, groups, strict=True)]
@@ -138,13 +146,17 @@ class TorchBackend:
         """Write the rows' keys and values; return their queries ``[rows, num_heads, head_dim]``."""
         c, name = self._config, f"layers.{layer}."
         x = self._norm(x, name + "attn_norm")
-        q = self._linear(x, name + "q", name + "q_bias").view(len(group), c.num_heads, c.head_dim)
-        k = self._linear(x, name + "k", name + "k_bias").view(len(group), c.num_kv_heads, c.head_dim)
+        q = self._linear(x, name + "q", name + "q_bias")
+        k = self._linear(x, name + "k", name + "k_bias")
         v = self._linear(x, name + "v", name + "v_bias").view(len(group), c.num_kv_heads, c.head_dim)
-        if c.qk_norm:
+        if c.whole_qk_norm:
             q, k = self._norm(q, name + "q_norm"), self._norm(k, name + "k_norm")
-        positions = torch.tensor(rows.positions[group], dtype=torch.float32)
-        q, k = self._rotate(q, positions), self._rotate(k, positions)
+        q, k = q.view(len(group), c.num_heads, c.head_dim), k.view(len(group), c.num_kv_heads, c.head_dim)
+        if c.qk_norm and not c.whole_qk_norm:
+            q, k = self._norm(q, name + "q_norm"), self._norm(k, name + "k_norm")
+        if c.rotates(layer):
+            positions = torch.tensor(rows.positions[group], dtype=torch.float32)
+            q, k = self._rotate(layer, q, positions), self._rotate(layer, k, positions)
         if self._fp16_cache:
             k, v = k.half().float(), v.half().float()
         slots = rows.slots[group].tolist()
@@ -158,26 +170,59 @@ class TorchBackend:
         attended = torch.stack(
             [self._attend(layer, q, slots) for q, slots in zip(queries, visible, strict=True)]
         )
-        x = x + self._linear(attended, name + "o", name + "o_bias")
+        added = self._norm(self._linear(attended, name + "o", name + "o_bias"), name + "attn_post_norm")
+        x = x + added * self._config.residual_scale
         y = self._norm(x, name + "ffn_norm")
-        gate, up = self._linear(y, name + "gate"), self._linear(y, name + "up")
-        return x + self._linear(torch.nn.functional.silu(gate) * up, name + "down")
+        added = self._mlp(y, name) if self._config.experts is None else self._mixture(y, name)
+        return x + self._norm(added, name + "ffn_post_norm") * self._config.residual_scale
+
+    def _mlp(self, x: Any, name: str) -> Any:
+        gate, up = self._linear(x, name + "gate"), self._linear(x, name + "up")
+        if self._config.activation == "silu":
+            passed = torch.nn.functional.silu(gate)
+        else:
+            passed = torch.nn.functional.gelu(gate, approximate="tanh")
+        return self._linear(passed * up, name + "down")
+
+    def _mixture(self, x: Any, name: str) -> Any:
+        """The weighted sum of the experts that the router chooses for each row, and of the shared one."""
+        experts = self._config.experts
+        assert experts is not None
+        chances, chosen = self._linear(x, name + "router").softmax(-1).topk(experts.per_token, dim=-1)
+        if experts.normalized:
+            chances = chances / chances.sum(-1, keepdim=True)
+        rows = []
+        for i in range(len(x)):
+            outputs = [self._mlp(x[i : i + 1], f"{name}experts.{j}.")[0] for j in chosen[i].tolist()]
+            rows.append(sum(share * output for share, output in zip(chances[i], outputs, strict=True)))
+        mixed = torch.stack(rows)
+        if experts.shared_size:
+            gate = (x @ self._weights[name + "shared_router"]).sigmoid()
+            mixed = mixed + gate[:, None] * self._mlp(x, name + "shared_")
+        return mixed
 
     def _attend(self, layer: int, query: Any, slots: Any) -> Any:
         """Softmax attention of one query ``[num_heads, head_dim]`` over the given slots."""
         c = self._config
         keys, values = self._keys[layer, slots], self._values[layer, slots]
         grouped = query.reshape(c.num_kv_heads, c.group_size, c.head_dim)
-        scores = torch.einsum("kgd,tkd->kgt", grouped, keys) * c.head_dim**-0.5
+        scores = torch.einsum("kgd,tkd->kgt", grouped, keys) * (c.attention_scale or c.head_dim**-0.5)
+        scores = self._cap(scores, c.attention_softcap)
         return torch.einsum("kgt,tkd->kgd", scores.softmax(-1), values).reshape(-1)
 
     def _output(self, x: Any) -> Any:
-        return self._linear(
+        logits = self._linear(
             self._norm(x, "final_norm"), "embed" if self._config.tied_embeddings else "output"
         )
+        return self._cap(logits * self._config.logit_scale, self._config.logit_softcap)
+
+    def _cap(self, x: Any, cap: float | None) -> Any:
+        return x if cap is None else (x / cap).tanh() * cap
 
     def _norm(self, x: Any, name: str) -> Any:
-        """RMS normalisation over the last dimension."""
+        """RMS normalisation over the last dimension; nothing where the model has no such norm."""
+        if name not in self._weights:
+            return x
         scale = (x.pow(2).mean(-1, keepdim=True) + self._config.norm_epsilon).rsqrt()
         return x * scale * self._weights[name]
 
@@ -195,23 +240,27 @@ class TorchBackend:
             parts.append((part / step.clamp(min=1e-30)).round() * step)
         return torch.cat(parts, dim=-1)
 
-    def _rotate(self, x: Any, positions: Any) -> Any:
+    def _rotate(self, layer: int, x: Any, positions: Any) -> Any:
         """RoPE on ``x [rows, heads, head_dim]``."""
-        angles = (positions[:, None] * self._frequencies)[:, None, :]
-        scaling = self._config.rope_scaling
+        local = self._config.has_window_rope(layer)
+        angles = (positions[:, None] * (self._window_frequencies if local else self._frequencies))[:, None, :]
+        scaling = None if local else self._config.rope_scaling
         factor = scaling.attention_factor if scaling else 1.0
         cos, sin = angles.cos() * factor, angles.sin() * factor
+        x, rest = x[..., : self._config.rotated], x[..., self._config.rotated :]
         if self._config.rope_interleaved:
             a, b = x[..., 0::2], x[..., 1::2]
-            return torch.stack((a * cos - b * sin, b * cos + a * sin), dim=-1).flatten(-2)
-        a, b = x.chunk(2, dim=-1)
-        return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
+            turned = torch.stack((a * cos - b * sin, b * cos + a * sin), dim=-1).flatten(-2)
+        else:
+            a, b = x.chunk(2, dim=-1)
+            turned = torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
+        return torch.cat((turned, rest), dim=-1)
 
 
 def inverse_frequencies(config: ModelConfig) -> FloatArray:
-    """Angle per position of each of the head_dim / 2 pairs; scaling divides each by its factor."""
-    pairs = np.arange(0, config.head_dim, 2, dtype=np.float64)
-    frequencies = config.rope_theta ** (-pairs / config.head_dim)
+    """Angle per position of each of the rotated pairs; scaling divides each by its factor."""
+    pairs = np.arange(0, config.rotated, 2, dtype=np.float64)
+    frequencies = config.rope_theta ** (-pairs / config.rotated)
     if config.rope_scaling is not None:
         frequencies = frequencies / np.array(config.rope_scaling.factors)
     return frequencies.astype(np.float32)

@@ -227,7 +227,10 @@ def packed_format(tensor: TensorInfo, quantize: Precision | None, quantize_outpu
     inputs = tensor.shape[1]
     kept = CONVERTED_TYPES.get(tensor.dtype, tensor.dtype)
     wanted = kept if quantize is None else _LOWERED[quantize]
-    if quantize == "int3" and tensor.name.endswith((".gate", ".up", ".down")):
+    last = tensor.name.rpartition(".")[2]
+    if last == "router":
+        return kept  # a few bytes that decide which experts are read
+    if quantize == "int3" and last.removeprefix("shared_") in ("gate", "up", "down"):
         wanted = "Q3_0"
     sensitive = tensor.name == "embed" or (tensor.name == "output" and not quantize_output)
     if wanted == "Q4_0" and sensitive:
@@ -270,21 +273,45 @@ def kv_bytes_per_block(config: ModelConfig, block_size: int) -> int:
     return config.num_layers * 2 * block_size * config.num_kv_heads * dims * 2
 
 
+_NORMS = {"before": _native.Norms.BEFORE, "around": _native.Norms.AROUND, "behind": _native.Norms.BEHIND}
+_ACTIVATIONS = {"silu": _native.Activation.SILU, "gelu_tanh": _native.Activation.GELU_TANH}
+
+
 def _shape(config: ModelConfig, block_size: int, num_blocks: int) -> _native.DecoderConfig:
-    return _native.DecoderConfig(
-        vocab_size=config.vocab_size,
-        hidden_size=config.hidden_size,
-        intermediate_size=config.intermediate_size,
-        num_layers=config.num_layers,
-        num_heads=config.num_heads,
-        num_kv_heads=config.num_kv_heads,
-        head_dim=config.head_dim,
-        norm_epsilon=config.norm_epsilon,
-        rope_theta=config.rope_theta,
-        rope_interleaved=config.rope_interleaved,
-        rope_factors=config.rope_scaling.factors if config.rope_scaling else (),
-        rope_attention_factor=config.rope_scaling.attention_factor if config.rope_scaling else 1.0,
-        sliding_windows=[window or 0 for window in config.sliding_windows],
-        block_size=block_size,
-        num_blocks=num_blocks,
+    shape = _native.DecoderConfig()
+    for name in (
+        "vocab_size", "hidden_size", "intermediate_size", "num_layers", "num_heads", "num_kv_heads", "head_dim",
+        "norm_epsilon", "rope_interleaved", "embedding_scale", "residual_scale", "logit_scale", "whole_qk_norm",
+    ):  # fmt: skip
+        setattr(shape, name, getattr(config, name))
+    shape.norms, shape.activation = _NORMS[config.norms], _ACTIVATIONS[config.activation]
+    shape.attention_scale = config.attention_scale or 0.0
+    shape.attention_softcap, shape.logit_softcap = (
+        config.attention_softcap or 0.0,
+        config.logit_softcap or 0.0,
     )
+    shape.rotary_dim = config.rotated
+    scaling = config.rope_scaling
+    ropes = [
+        _native.Rope(
+            config.rope_theta,
+            scaling.factors if scaling else (),
+            scaling.attention_factor if scaling else 1.0,
+        )
+    ]
+    layers = range(config.num_layers)
+    if config.window_rope_theta is not None:
+        ropes.append(_native.Rope(config.window_rope_theta, (), 1.0))
+    shape.ropes = ropes
+    shape.layer_ropes = [int(config.has_window_rope(i)) if config.rotates(i) else -1 for i in layers]
+    shape.sliding_windows = [window or 0 for window in config.sliding_windows]
+    if (experts := config.experts) is not None:
+        shape.experts = _native.Experts(
+            count=experts.count,
+            per_row=experts.per_token,
+            intermediate_size=experts.intermediate_size,
+            shared_size=experts.shared_size,
+            normalised=experts.normalized,
+        )
+    shape.block_size, shape.num_blocks = block_size, num_blocks
+    return shape

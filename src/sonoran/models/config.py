@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
+
+Norms = Literal["before", "around", "behind"]
+"""Where the norms of a sublayer (attention, feed-forward) stand."""
+Activation = Literal["silu", "gelu_tanh"]
+"""What the gate of a feed-forward network passes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,10 +21,21 @@ class RopeScaling:
 
 
 @dataclass(frozen=True, slots=True)
-class ModelConfig:
-    """One decoder, configured: Llama, Mistral, Qwen2, Qwen3, SmolLM2 differ only in these values."""
+class Experts:
+    """Feed-forward networks of which a router chooses some for every token, by softmax over all of them."""
 
-    architecture: str  # llama | mistral | qwen2 | qwen3
+    count: int
+    per_token: int
+    intermediate_size: int
+    normalized: bool  # the chances of those chosen are divided by their sum
+    shared_size: int = 0  # inner width of the one that every token passes, behind a gate of its own; 0: none
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """One decoder, configured: the rows of ``architectures.ARCHITECTURES`` differ only in these values."""
+
+    architecture: str  # a name of architectures.ARCHITECTURES
     vocab_size: int  # rows of the output matrix, padding included
     hidden_size: int
     intermediate_size: int
@@ -34,14 +51,48 @@ class ModelConfig:
     attention_bias: bool = False  # bias on q, k, v
     output_bias: bool = False  # bias on the attention output projection
     qk_norm: bool = False
+    whole_qk_norm: bool = False  # over all heads at once, otherwise over each
     tied_embeddings: bool = False
     sliding_windows: tuple[
         int | None, ...
     ] = ()  # of each layer, None: it sees everything; empty: no layer has one
+    norms: Norms = "before"
+    activation: Activation = "silu"
+    rotary_dim: int | None = None  # elements of a head that are rotated, the first ones; None: all
+    window_rope_theta: float | None = None  # unscaled base of layers with a window; None: as the others
+    rotated_layers: tuple[bool, ...] = ()  # empty: all
+    long_rope_scaling: RopeScaling | None = None  # instead, for contexts beyond rope_scaling.context
+    embedding_scale: float = 1.0
+    attention_scale: float | None = None  # of scores; None: 1 / sqrt(head_dim)
+    residual_scale: float = 1.0  # of what a sublayer adds
+    logit_scale: float = 1.0
+    attention_softcap: float | None = None  # scores become c tanh(score / c)
+    logit_softcap: float | None = None
+    experts: Experts | None = None
 
     def window(self, layer: int) -> int | None:
         """Positions that a layer sees, its own included; None: all."""
         return self.sliding_windows[layer] if self.sliding_windows else None
+
+    @property
+    def rotated(self) -> int:
+        """Elements of a head that are rotated."""
+        return self.head_dim if self.rotary_dim is None else self.rotary_dim
+
+    def rotates(self, layer: int) -> bool:
+        """Whether a layer knows positions."""
+        return not self.rotated_layers or self.rotated_layers[layer]
+
+    def has_window_rope(self, layer: int) -> bool:
+        """Whether a layer rotates by ``window_rope_theta``."""
+        return self.window_rope_theta is not None and self.window(layer) is not None
+
+    def for_context(self, length: int) -> ModelConfig:
+        """Return the configuration for texts of at most ``length`` tokens: LongRoPE has factors for short and long."""
+        scaling, long = self.rope_scaling, self.long_rope_scaling
+        if scaling is None or long is None or scaling.context is None or length <= scaling.context:
+            return self
+        return replace(self, rope_scaling=long, long_rope_scaling=None)
 
     @property
     def group_size(self) -> int:

@@ -5,36 +5,46 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from sonoran.errors import ModelError
-from sonoran.models.config import ModelConfig, RopeScaling
-from sonoran.models.untrusted import Fields, read_json, shown
+from sonoran.models.architectures import BY_CLASS, BY_TYPE, REFUSED, Architecture
+from sonoran.models.config import Experts, ModelConfig, RopeScaling
+from sonoran.models.untrusted import Fields, finite, read_json, shown
 
-CLASSES = {
-    "LlamaForCausalLM": "llama",
-    "MistralForCausalLM": "mistral",
-    "Qwen2ForCausalLM": "qwen2",
-    "Qwen3ForCausalLM": "qwen3",
-}
-MISTRAL_WINDOW = 4096
-ROPE_KINDS = ("default", "linear", "llama3", "yarn")
+ROPE_KINDS = ("default", "dynamic", "linear", "llama3", "longrope", "yarn")
+DEFAULT_WINDOW = 4096
+HEAD_DIMS = {"qwen3": 128, "gemma2": 256, "gemma3": 256}  # where it does not follow from the width
+NO_BIAS = ("mistral", "qwen2", "qwen2_moe", "phi3")  # their model code does not read attention_bias
+# One key/value head per query head, unless the file says another number.
+AS_MANY_KV_HEADS = ("llama", "phi3", "granite", "olmo2")
 
 
 def read_hf_config(path: Path) -> ModelConfig:
     """Read ``config.json``. Raises ModelError for architectures and options the decoder does not have."""
+    return read_architecture(path)[1]
+
+
+def read_architecture(path: Path) -> tuple[Architecture, ModelConfig]:
+    """Read ``config.json``; also return the architecture's row of the table."""
     fields = Fields(path, read_json(path))
     architecture = _architecture(fields)
-    _refuse_unsupported(fields)
+    return architecture, _config(architecture, fields)
+
+
+def _config(architecture: Architecture, fields: Fields) -> ModelConfig:
+    name = architecture.name
+    _refuse_unsupported(architecture, fields)
     heads = fields.dimension("num_attention_heads")
     hidden = fields.dimension("hidden_size")
-    head_dim = fields.dimension("head_dim", 128 if architecture == "qwen3" else hidden // heads)
+    head_dim = fields.dimension("head_dim", HEAD_DIMS.get(name, hidden // heads))
     layers = fields.dimension("num_hidden_layers")
-    bias = architecture in ("llama", "qwen3") and fields.flag("attention_bias", False)
-    # Only Llama's default is one key/value head per query head.
-    may_lack = architecture == "llama" or "num_key_value_heads" in fields.values
-    theta, scaling = _rope(fields, head_dim)
+    bias = name not in NO_BIAS and fields.flag("attention_bias", False)
+    may_lack = name in AS_MANY_KV_HEADS or "num_key_value_heads" in fields.values
+    rotated = _rotated(architecture, fields, head_dim)
+    theta, scaling, long, local_theta = _rope(architecture, fields, rotated)
     return ModelConfig(
-        architecture=architecture,
+        architecture=name,
         vocab_size=fields.integer("vocab_size"),
         hidden_size=hidden,
         intermediate_size=fields.integer("intermediate_size"),
@@ -47,11 +57,98 @@ def read_hf_config(path: Path) -> ModelConfig:
         norm_epsilon=fields.number("rms_norm_eps"),
         rope_interleaved=False,
         rope_scaling=scaling,
-        attention_bias=architecture == "qwen2" or bias,
+        long_rope_scaling=long,
+        rotary_dim=rotated if rotated != head_dim else None,
+        window_rope_theta=local_theta,
+        attention_bias=_qkv_bias(architecture, fields) or bias,
         output_bias=bias,
-        qk_norm=architecture == "qwen3",
-        tied_embeddings=fields.flag("tie_word_embeddings", False),
+        qk_norm=bool(architecture.qk_norm),
+        whole_qk_norm=architecture.qk_norm == "whole",
+        tied_embeddings=fields.flag("tie_word_embeddings", architecture.tied),
         sliding_windows=_sliding_windows(fields, architecture, layers),
+        norms=architecture.norms,
+        activation=architecture.activation,
+        rotated_layers=_rotated_layers(fields, layers) if name == "smollm3" else (),
+        experts=_experts(fields, shared=name == "qwen2_moe") if architecture.has_experts else None,
+        **_scales(architecture, fields, hidden, head_dim),
+    )
+
+
+def _qkv_bias(architecture: Architecture, fields: Fields) -> bool:
+    if architecture.name == "qwen2_moe":
+        return fields.flag("qkv_bias", True)
+    return architecture.qkv_bias
+
+
+def _scales(architecture: Architecture, fields: Fields, hidden: int, head_dim: int) -> dict[str, Any]:
+    """Factors and caps of Granite and Gemma."""
+    if architecture.name == "granite":
+        return {
+            "embedding_scale": fields.positive("embedding_multiplier", 1.0),
+            "residual_scale": fields.positive("residual_multiplier", 1.0),
+            "attention_scale": fields.positive("attention_multiplier", 1.0),
+            "logit_scale": 1 / fields.positive("logits_scaling", 1.0),
+        }
+    if architecture.name not in ("gemma2", "gemma3"):
+        return {}
+    second = architecture.name == "gemma2"
+    scalar = fields.positive("query_pre_attn_scalar", 256.0)
+
+    def cap(key: str, default: float) -> float | None:
+        missing = second and key not in fields.values
+        return default if missing else fields.number(key, 0.0) or None
+
+    return {
+        # As in float32; transformers rounds it to the type of the weights that it computes in.
+        "embedding_scale": math.sqrt(hidden),
+        "attention_scale": scalar**-0.5 if scalar != head_dim else None,
+        "attention_softcap": cap("attn_logit_softcapping", 50.0) if second else None,
+        "logit_softcap": cap("final_logit_softcapping", 30.0),
+    }
+
+
+def _rotated(architecture: Architecture, fields: Fields, head_dim: int) -> int:
+    """Elements of a head that are rotated: Phi may have a part only."""
+    inner = fields.get("rope_parameters") or fields.get("rope_scaling")
+    places = [fields]
+    if isinstance(inner, dict):
+        places.insert(0, Fields(f"{fields.where}: rope_parameters", inner))
+    for place in places:
+        share = place.number("partial_rotary_factor", 1.0)
+        if architecture.name != "phi3" and share != 1.0:
+            raise place.wrong("partial_rotary_factor", share, "1.0, whole heads")
+        if not 0 < share <= 1:
+            raise place.wrong("partial_rotary_factor", share, "a share of a head")
+        if share != 1.0:
+            return int(head_dim * share)
+    return head_dim
+
+
+def _rotated_layers(fields: Fields, layers: int) -> tuple[bool, ...]:
+    """SmolLM3: 0 in ``no_rope_layers`` is a layer that knows no positions; by default every fourth."""
+    listed = fields.get("no_rope_layers")
+    if listed is None:
+        every = fields.dimension("no_rope_layer_interval", 4)
+        return tuple((i + 1) % every != 0 for i in range(layers))
+    if not isinstance(listed, list) or len(listed) != layers or not all(value in (0, 1) for value in listed):
+        raise fields.wrong("no_rope_layers", listed, f"0 or 1 for each of {layers} layers")
+    return tuple(bool(value) for value in listed)
+
+
+def _experts(fields: Fields, shared: bool) -> Experts:
+    """Qwen's experts, which all layers must have."""
+    if fields.get("mlp_only_layers") or fields.integer("decoder_sparse_step", 1) != 1:
+        raise ModelError(
+            f"{fields.where}: layers without experts among others (mlp_only_layers, decoder_sparse_step) are not "
+            "supported"
+        )
+    key = "num_experts" if "num_experts" in fields.values else "num_local_experts"
+    return Experts(
+        count=fields.dimension(key),
+        per_token=fields.dimension("num_experts_per_tok"),
+        intermediate_size=fields.dimension("moe_intermediate_size"),
+        normalized=fields.flag("norm_topk_prob", False),
+        shared_size=fields.dimension("shared_expert_intermediate_size") if shared else 0,
     )
 
 
@@ -77,69 +174,127 @@ def llama3_factors(parameters: Mapping[str, float], theta: float, head_dim: int)
     return tuple(divisors)
 
 
-def _architecture(fields: Fields) -> str:
-    names = fields.get("architectures")
+def _architecture(fields: Fields) -> Architecture:
+    names, kind = fields.get("architectures"), fields.get("model_type")
+    lacking = f" ({REFUSED[kind]})" if isinstance(kind, str) and kind in REFUSED else ""
     if isinstance(names, list) and names:
         name = str(names[0])
-        if name not in CLASSES:
+        if name not in BY_CLASS:
             raise ModelError(
-                f"{fields.where}: architecture {shown(name)} is not supported; supported: {', '.join(CLASSES)}"
+                f"{fields.where}: architecture {shown(name)} is not supported{lacking}; "
+                f"supported: {', '.join(BY_CLASS)}"
             )
-        return CLASSES[name]
-    kind = fields.get("model_type")
-    if not isinstance(kind, str) or kind not in CLASSES.values():
+        return BY_CLASS[name]
+    if not isinstance(kind, str) or kind not in BY_TYPE:
         raise ModelError(
-            f"{fields.where}: model_type {shown(kind)} is not supported; supported: {', '.join(CLASSES.values())}"
+            f"{fields.where}: model_type {shown(kind)} is not supported{lacking}; supported: {', '.join(BY_TYPE)}"
         )
-    return kind
+    return BY_TYPE[kind]
 
 
-def _refuse_unsupported(fields: Fields) -> None:
+def _refuse_unsupported(architecture: Architecture, fields: Fields) -> None:
     method = fields.get("quantization_config")
     if method is not None:
         kind = method.get("quant_method") if isinstance(method, dict) else method
         raise ModelError(
             f"{fields.where}: weights quantised by {shown(kind)} are not supported; use F32, F16, BF16 or a GGUF"
         )
-    if fields.get("hidden_act") not in (None, "silu"):
-        raise fields.wrong("hidden_act", fields.get("hidden_act"), "'silu', the only one supported")
+    gelu = architecture.activation == "gelu_tanh"
+    key, only = ("hidden_activation", "gelu_pytorch_tanh") if gelu else ("hidden_act", "silu")
+    if fields.get(key) not in (None, only):
+        raise fields.wrong(key, fields.get(key), f"{only!r}, the only one supported")
+    if fields.flag("use_bidirectional_attention", False):
+        raise ModelError(f"{fields.where}: use_bidirectional_attention is not supported")
     if fields.flag("mlp_bias", False):
         raise ModelError(f"{fields.where}: mlp_bias is not supported")
 
 
-def _rope(fields: Fields, head_dim: int) -> tuple[float, RopeScaling | None]:
-    """Base and scaling, from the older spelling (rope_theta, rope_scaling) or the newer (rope_parameters)."""
+def _rope(
+    architecture: Architecture, fields: Fields, rotated: int
+) -> tuple[float, RopeScaling | None, RopeScaling | None, float | None]:
+    """Base, scaling, that for long contexts, and the base of layers with a window if it is another.
+
+    From the older spelling (rope_theta, rope_scaling) or the newer (rope_parameters).
+    """
     name = "rope_parameters" if fields.get("rope_parameters") else "rope_scaling"
     values = fields.get(name) or {}
     if not isinstance(values, dict):
         raise fields.wrong(name, values, "an object")
+    local_theta = architecture.local_theta
+    if local_theta is not None:
+        values, local_theta = _global_rope(fields, name, values, local_theta)
     nested = next((key for key, value in values.items() if isinstance(value, dict)), None)
     if nested is not None:
         raise ModelError(f"{fields.where}: {name} of its own for {shown(nested)} is not supported")
     outside = fields.get("original_max_position_embeddings")  # where it stands, it counts
     values = values | ({} if outside is None else {"original_max_position_embeddings": outside})
     rope = Fields(f"{fields.where}: {name}", values)
-    for place in (fields, rope):
-        if place.number("partial_rotary_factor", 1.0) != 1.0:
-            raise place.wrong("partial_rotary_factor", place.get("partial_rotary_factor"), "1.0, whole heads")
-    theta = (rope if "rope_theta" in values else fields).positive("rope_theta", 10000.0)
+    theta = (rope if "rope_theta" in values else fields).positive("rope_theta", architecture.theta)
     kind = values.get("rope_type", values.get("type", "default"))
+    if kind == "longrope" or (architecture.name == "phi3" and kind in ("su", "yarn")):
+        return theta, *_longrope(fields, rope), local_theta
+    return theta, _scaling(fields, rope, kind, theta, rotated), None, local_theta
+
+
+def _global_rope(
+    fields: Fields, name: str, values: dict[str, Any], default: float
+) -> tuple[dict[str, Any], float]:
+    """The RoPE of layers without a window, and the base of the others, whose rotation is not scaled."""
+    if not any(isinstance(value, dict) for value in values.values()):
+        return values, fields.positive("rope_local_base_freq", default)
+    parts = []
+    for key in ("full_attention", "sliding_attention"):
+        part = values.get(key) or {}
+        if not isinstance(part, dict):
+            raise fields.wrong(f"{name}.{key}", part, "an object")
+        parts.append(part)
+    unknown = next((key for key in values if key not in ("full_attention", "sliding_attention")), None)
+    if unknown is not None:
+        raise ModelError(f"{fields.where}: {name} of its own for {shown(unknown)} is not supported")
+    kind = parts[1].get("rope_type", "default")
+    if kind != "default":
+        raise ModelError(
+            f"{fields.where}: {name}: RoPE scaling {shown(kind)} of layers with a window is not supported"
+        )
+    return parts[0], Fields(f"{fields.where}: {name}", parts[1]).positive("rope_theta", default)
+
+
+def _scaling(fields: Fields, rope: Fields, kind: Any, theta: float, rotated: int) -> RopeScaling | None:
     if kind == "default":
-        return theta, None
+        return None
+    if kind == "dynamic" and rope.get("alpha") is None:
+        return None  # which it is up to max_position_embeddings, and further is not supported
     if kind == "linear":
-        return theta, linear_scaling(rope.positive("factor"), head_dim)
+        return linear_scaling(rope.positive("factor"), rotated)
     if kind == "llama3":
         needed = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
         numbers = {key: rope.positive(key) for key in needed}
         if numbers["high_freq_factor"] <= numbers["low_freq_factor"]:
             raise rope.wrong("high_freq_factor", numbers["high_freq_factor"], "more than low_freq_factor")
-        return theta, RopeScaling(llama3_factors(numbers, theta, head_dim))
+        return RopeScaling(llama3_factors(numbers, theta, rotated))
     if kind == "yarn":
-        return theta, _yarn(rope, theta, head_dim, fields.positive("max_position_embeddings"))
+        return _yarn(rope, theta, rotated, fields.positive("max_position_embeddings"))
     raise ModelError(
         f"{fields.where}: RoPE scaling {shown(kind)} is not supported; "
         f"supported: {', '.join(map(repr, ROPE_KINDS))}"
     )
+
+
+def _longrope(fields: Fields, rope: Fields) -> tuple[RopeScaling, RopeScaling]:
+    """Scaling of contexts up to the original one and of longer ones (arXiv 2402.13753), as in transformers."""
+    context = fields.positive("max_position_embeddings")
+    original = rope.positive("original_max_position_embeddings", context)
+    factor = rope.positive("factor", context / original)
+    default = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 and original > 1 else 1.0
+    attention = rope.positive("attention_factor", default)
+    divisors = []
+    for key in ("short_factor", "long_factor"):
+        values = rope.get(key)
+        numbers = [finite(value) for value in values] if isinstance(values, list) else []
+        if not numbers or None in numbers:
+            raise rope.wrong(key, values, "a list of numbers")
+        divisors.append(tuple(number for number in numbers if number is not None))
+    return RopeScaling(divisors[0], attention, int(original)), RopeScaling(divisors[1], attention)
 
 
 def _context(fields: Fields, scaling: RopeScaling | None) -> int:
@@ -202,29 +357,35 @@ def linear_scaling(factor: float, head_dim: int) -> RopeScaling | None:
     return RopeScaling((factor,) * (head_dim // 2)) if factor != 1 else None
 
 
-def _sliding_windows(fields: Fields, architecture: str, layers: int) -> tuple[int | None, ...]:
+def _sliding_windows(fields: Fields, architecture: Architecture, layers: int) -> tuple[int | None, ...]:
     """The window of each layer, as transformers' model code reads it; empty when no layer has one.
 
-    Llama has none whatever the file says, Mistral the same in all layers (unless the file says null), Qwen
-    only with ``use_sliding_window``: in the layers of ``layer_types``, or from ``max_window_layers`` on.
+    Llama, Granite and OLMo 2 have none whatever the file says, Mistral and Phi the same in all layers (unless the
+    file says null), Gemma by a pattern or ``layer_types``, Qwen only with ``use_sliding_window``: in the layers of
+    ``layer_types``, or from ``max_window_layers`` on.
     """
-    if architecture == "llama":
+    if architecture.name in ("llama", "granite", "olmo2"):
         return ()
-    mistral = architecture == "mistral"
+    if architecture.window_pattern:
+        return _patterned_windows(fields, architecture, layers)
+    if architecture.name == "phi3":
+        window = fields.get("sliding_window")
+        return () if window is None else (fields.integer("sliding_window"),) * layers
+    if architecture.name in ("smollm3", "qwen2_moe", "qwen3_moe"):
+        if fields.flag("use_sliding_window", False) and fields.get("sliding_window") is not None:
+            raise ModelError(f"{fields.where}: use_sliding_window is not supported in {architecture.models}")
+        return ()
+    mistral = architecture.name == "mistral"
     used = mistral or fields.flag("use_sliding_window", False)
     present = fields.get("sliding_window") is not None
     missing = mistral and "sliding_window" not in fields.values
-    window = fields.integer("sliding_window") if present else MISTRAL_WINDOW if missing else None
+    window = fields.integer("sliding_window") if present else DEFAULT_WINDOW if missing else None
     slides = [used and window is not None] * layers
     if not mistral:
         first = fields.integer("max_window_layers", 28)
         slides = [slide and i >= first for i, slide in enumerate(slides)]
-    kinds = fields.get("layer_types")
-    if kinds is not None:
-        known = ("full_attention", "sliding_attention")
-        if not isinstance(kinds, list) or len(kinds) != layers or not all(kind in known for kind in kinds):
-            raise fields.wrong("layer_types", kinds, f"one of {known} for each of {layers} layers")
-        named = [kind == "sliding_attention" for kind in kinds]
+    named = _named_windows(fields, layers)
+    if named is not None:
         if any(named) and not (used and window is not None):
             raise ModelError(
                 f"{fields.where}: layer_types has layers with sliding attention, but the window is switched off"
@@ -234,4 +395,27 @@ def _sliding_windows(fields: Fields, architecture: str, layers: int) -> tuple[in
                 f"{fields.where}: layer_types of a Mistral must not differ from its sliding_window"
             )
         slides = named
+    return tuple(window if slide else None for slide in slides) if any(slides) else ()
+
+
+def _named_windows(fields: Fields, layers: int) -> list[bool] | None:
+    """Which layers slide by ``layer_types``, None without it."""
+    kinds = fields.get("layer_types")
+    if kinds is None:
+        return None
+    known = ("full_attention", "sliding_attention")
+    if not isinstance(kinds, list) or len(kinds) != layers or not all(kind in known for kind in kinds):
+        raise fields.wrong("layer_types", kinds, f"one of {known} for each of {layers} layers")
+    return [kind == "sliding_attention" for kind in kinds]
+
+
+def _patterned_windows(fields: Fields, architecture: Architecture, layers: int) -> tuple[int | None, ...]:
+    if "sliding_window" in fields.values and fields.get("sliding_window") is None:
+        return ()
+    window = fields.integer("sliding_window", DEFAULT_WINDOW)
+    every = architecture.window_pattern
+    if architecture.local_theta is not None:  # Gemma 3, in two spellings
+        for key in ("_sliding_window_pattern", "sliding_window_pattern"):
+            every = fields.dimension(key, every)
+    slides = _named_windows(fields, layers) or [(i + 1) % every != 0 for i in range(layers)]
     return tuple(window if slide else None for slide in slides) if any(slides) else ()

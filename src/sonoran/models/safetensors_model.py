@@ -12,9 +12,19 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from sonoran.errors import ModelError
+from sonoran.models.architectures import Architecture
 from sonoran.models.config import ModelConfig
-from sonoran.models.hf_config import read_hf_config
-from sonoran.models.tensors import FLOAT_TYPES, TensorInfo, byte_size, check_config, check_tensors
+from sonoran.models.hf_config import read_architecture
+from sonoran.models.tensors import (
+    FLOAT_TYPES,
+    NORM_NAMES,
+    TensorInfo,
+    byte_size,
+    check_config,
+    check_tensors,
+    dequantize,
+    split_fused,
+)
 from sonoran.models.untrusted import read_json, refusing
 
 SINGLE = "model.safetensors"
@@ -34,6 +44,7 @@ LAYER_TENSORS = {
     **{f"self_attn.{name}_proj.bias": f"{name}_bias" for name in "qkvo"},
     **{f"mlp.{name}_proj.weight": name for name in ("gate", "up", "down")},
 }
+EXPERT = re.compile(r"mlp\.experts\.(0|[1-9][0-9]{0,5})\.(gate|up|down)_proj\.weight")
 # Old checkpoints carry the RoPE frequencies, which follow from the configuration.
 COMPUTED = re.compile(r"model\.layers\.[0-9]+\.self_attn\.rotary_emb\.inv_freq")
 
@@ -47,16 +58,19 @@ def open_directory(directory: Path) -> tuple[ModelConfig, dict[str, TensorInfo]]
 def _open_directory(directory: Path) -> tuple[ModelConfig, dict[str, TensorInfo]]:
     where = str(directory)
     with refusing(directory / "config.json"):
-        config = read_hf_config(directory / "config.json")
+        architecture, config = read_architecture(directory / "config.json")
         check_config(str(directory / "config.json"), config)
     tensors: dict[str, TensorInfo] = {}
     for name, owner in _find_tensors(directory).items():
-        canonical = _canonical_name(owner, name)
+        canonical = _canonical_name(architecture, owner, name)
         if canonical is not None:
             with refusing(owner.path):
                 tensors[canonical] = _tensor_info(owner, name, canonical)
     if config.tied_embeddings and {"embed", "output"} <= tensors.keys():
         _drop_copy(where, tensors)
+    split_fused(where, config, tensors)
+    if architecture.unit_norms:
+        _add_one(tensors)
     check_tensors(where, config, tensors)
     return config, tensors
 
@@ -110,15 +124,19 @@ def _find_tensors(directory: Path) -> dict[str, _Shard]:
     return {name: shards[file] for name, file in weight_map.items()}
 
 
-def _canonical_name(shard: _Shard, name: str) -> str | None:
+def _canonical_name(architecture: Architecture, shard: _Shard, name: str) -> str | None:
     if name in TOP_NAMES:
         return TOP_NAMES[name]
     if COMPUTED.fullmatch(name):
         return None
     match = re.fullmatch(r"model\.layers\.(0|[1-9][0-9]{0,5})\.(.+)", name)
-    last = LAYER_TENSORS.get(match[2]) if match else None
+    last = {**LAYER_TENSORS, **architecture.hf_tensors}.get(match[2]) if match else None
+    if match is not None and architecture.has_experts and (expert := EXPERT.fullmatch(match[2])):
+        last = f"experts.{expert[1]}.{expert[2]}"
     if match is None or last is None:
-        raise ModelError(f"{shard.path}: tensor {name} is not one that the supported architectures have")
+        raise ModelError(
+            f"{shard.path}: tensor {name} is not one that {architecture.models} or other supported models have"
+        )
     return f"layers.{match[1]}.{last}"
 
 
@@ -132,7 +150,19 @@ def _tensor_info(shard: _Shard, name: str, canonical: str) -> TensorInfo:
         raise ModelError(
             f"{shard.path}: tensor {name} of shape {shape} and type {dtype} has {end - begin} bytes"
         )
+    if canonical.endswith(".shared_router") and len(shape) == 2 and shape[0] == 1:
+        shape = shape[1:]
     return TensorInfo(canonical, dtype, shape, shard.data[begin:end], name)
+
+
+def _add_one(tensors: dict[str, TensorInfo]) -> None:
+    """Norms that a file stores less 1, in float32 as the models compute them."""
+    for name, tensor in list(tensors.items()):
+        if name.rpartition(".")[2] in (*NORM_NAMES, "final_norm") and tensor.dtype in FLOAT_TYPES:
+            values = dequantize(tensor) + np.float32(1)
+            tensors[name] = TensorInfo(
+                name, "F32", tensor.shape, values.reshape(-1).view(np.uint8), tensor.source
+            )
 
 
 def _drop_copy(where: str, tensors: dict[str, TensorInfo]) -> None:

@@ -11,7 +11,7 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from numpy.typing import NDArray
 
 from sonoran.errors import ModelError
-from sonoran.models.config import ModelConfig
+from sonoran.models.config import Experts, ModelConfig
 from sonoran.types import FloatArray
 
 FLOAT_TYPES = ("F32", "F16", "BF16")
@@ -27,8 +27,9 @@ CONVERTED_TYPES = {
     "IQ1_M": "Q8_0", "IQ1_S": "Q8_0", "NVFP4": "Q8_0", "TQ1_0": "Q2_K", "TQ2_0": "Q2_K",
 }  # fmt: skip
 MATRIX_TYPES = (*KEPT_BITS, *CONVERTED_TYPES)
-VECTOR_NAMES = ("attn_norm", "ffn_norm", "q_norm", "k_norm", "q_bias", "k_bias", "v_bias", "o_bias")
-MATRIX_NAMES = ("q", "k", "v", "o", "gate", "up", "down")
+NORM_NAMES = ("attn_norm", "attn_post_norm", "ffn_norm", "ffn_post_norm", "q_norm", "k_norm")
+VECTOR_NAMES = (*NORM_NAMES, "q_bias", "k_bias", "v_bias", "o_bias", "shared_router")
+MATRIX_NAMES = ("q", "k", "v", "o", "gate", "up", "down", "router", "shared_gate", "shared_up", "shared_down")
 CONVERTED_AT_ONCE = 1 << 22  # values
 LARGEST_INT = 2**31 - 1  # dimensions are 32-bit integers in the kernels
 LAYER_NAMES = (*VECTOR_NAMES, *MATRIX_NAMES)
@@ -39,7 +40,8 @@ class TensorInfo:
     """One tensor of an open model file.
 
     ``name`` is canonical: ``embed``, ``output`` (absent when tied to ``embed``), ``final_norm``, and
-    ``layers.{i}.`` followed by one of LAYER_NAMES. ``shape`` is (outputs, inputs), or (length,) for a vector.
+    ``layers.{i}.`` followed by one of LAYER_NAMES, or by ``experts.{j}.`` and gate, up or down. ``shape`` is
+    (outputs, inputs), or (length,) for a vector.
     """
 
     name: str
@@ -126,28 +128,97 @@ def _ternary_rows(rows: NDArray[np.uint8], values: FloatArray) -> NDArray[np.uin
     return np.concatenate([sub_scales, packed, half, half], axis=1).reshape(len(values), -1)
 
 
+def split_fused(where: str, config: ModelConfig, tensors: dict[str, TensorInfo]) -> None:
+    """Replace tensors that hold several matrices, rows after rows, by views of each.
+
+    ``qkv`` and ``gate_up`` of a layer have the rows of their parts one after another, ``gate_exps``, ``up_exps`` and
+    ``down_exps`` the matrices of all experts.
+    """
+    queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    middle = config.intermediate_size
+    for name, tensor in list(tensors.items()):
+        layer, _, last = name.rpartition(".")
+        if last == "qkv":
+            parts = {"q": queries, "k": keys, "v": keys}
+        elif last == "gate_up":
+            parts = {"gate": middle, "up": middle}
+        elif last.endswith("_exps"):
+            _split_experts(where, config, tensors, name)
+            continue
+        else:
+            continue
+        rows = sum(parts.values())
+        if tensor.shape[0] != rows or len(tensor.shape) != 2:
+            raise ModelError(
+                f"{where}: tensor {tensor.source} has shape {tensor.shape}, but the file's description of the model "
+                f"asks for {rows} rows, those of {', '.join(parts)}"
+            )
+        del tensors[name]
+        first = 0
+        for part, count in parts.items():
+            _add_part(tensors, f"{layer}.{part}", tensor, first, (count, tensor.shape[1]))
+            first += count
+
+
+def _split_experts(where: str, config: ModelConfig, tensors: dict[str, TensorInfo], name: str) -> None:
+    tensor, count = tensors.pop(name), config.experts.count if config.experts else 0
+    if len(tensor.shape) != 3 or tensor.shape[0] != count:
+        raise ModelError(
+            f"{where}: tensor {tensor.source} has shape {tensor.shape}, expected the matrices of {count} experts"
+        )
+    layer, _, last = name.rpartition(".")
+    rows, width = tensor.shape[1:]
+    for j in range(count):
+        part = f"{layer}.experts.{j}.{last.removesuffix('_exps')}"
+        _add_part(tensors, part, tensor, j * rows, (rows, width))
+
+
+def _add_part(
+    tensors: dict[str, TensorInfo], name: str, whole: TensorInfo, first: int, shape: tuple[int, int]
+) -> None:
+    row = byte_size(whole.dtype, (shape[1],))
+    data = whole.data.reshape(-1)[first * row : (first + shape[0]) * row]
+    tensors[name] = TensorInfo(name, whole.dtype, shape, data, whole.source)
+
+
 def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Canonical name and shape of every tensor that a decoder of this configuration has."""
     hidden, middle = config.hidden_size, config.intermediate_size
     queries = config.num_heads * config.head_dim
     keys = config.num_kv_heads * config.head_dim
-    layer: dict[str, tuple[int, ...]] = {
-        "attn_norm": (hidden,),
-        "q": (queries, hidden),
-        "k": (keys, hidden),
-        "v": (keys, hidden),
-        "o": (hidden, queries),
-        "ffn_norm": (hidden,),
-        "gate": (middle, hidden),
-        "up": (middle, hidden),
-        "down": (hidden, middle),
-    }
+    layer: dict[str, tuple[int, ...]] = {}
+    if config.norms != "behind":
+        layer |= {"attn_norm": (hidden,), "ffn_norm": (hidden,)}
+    if config.norms != "before":
+        layer |= {"attn_post_norm": (hidden,), "ffn_post_norm": (hidden,)}
+    layer |= {"q": (queries, hidden), "k": (keys, hidden), "v": (keys, hidden), "o": (hidden, queries)}
+
+    def mlp(before: str, inner: int) -> dict[str, tuple[int, ...]]:
+        return {
+            before + "gate": (inner, hidden),
+            before + "up": (inner, hidden),
+            before + "down": (hidden, inner),
+        }
+
+    experts = config.experts
+    if experts is None:
+        layer |= mlp("", middle)
+    else:
+        layer["router"] = (experts.count, hidden)
+        for j in range(experts.count):
+            layer |= mlp(f"experts.{j}.", experts.intermediate_size)
+        if experts.shared_size:
+            layer |= mlp("shared_", experts.shared_size) | {"shared_router": (hidden,)}
     if config.attention_bias:
         layer |= {"q_bias": (queries,), "k_bias": (keys,), "v_bias": (keys,)}
     if config.output_bias:
         layer |= {"o_bias": (hidden,)}
     if config.qk_norm:
-        layer |= {"q_norm": (config.head_dim,), "k_norm": (config.head_dim,)}
+        whole = config.whole_qk_norm
+        layer |= {
+            "q_norm": (queries if whole else config.head_dim,),
+            "k_norm": (keys if whole else config.head_dim,),
+        }
     shapes: dict[str, tuple[int, ...]] = {"embed": (config.vocab_size, hidden), "final_norm": (hidden,)}
     if not config.tied_embeddings:
         shapes["output"] = (config.vocab_size, hidden)
@@ -201,16 +272,27 @@ def check_config(where: str, config: ModelConfig) -> None:
         )
     if config.head_dim % 2:
         raise ModelError(f"{where}: head size {config.head_dim} is odd, rotary embeddings need pairs")
+    if not 2 <= config.rotated <= config.head_dim or config.rotated % 2:
+        raise ModelError(
+            f"{where}: {config.rotated} of {config.head_dim} elements of a head are rotated, expected an even number"
+        )
+    for field in ("embedding_scale", "attention_scale", "residual_scale", "logit_scale", "attention_softcap",
+                  "logit_softcap", "window_rope_theta"):  # fmt: skip
+        value = getattr(config, field)
+        if value is not None and not 1e-9 < value < 1e9:
+            raise ModelError(f"{where}: {field} is {value}, which must be positive and finite")
+    _check_experts(where, config.experts)
     for field in ("rope_theta", "norm_epsilon"):
         value = getattr(config, field)
         if not 0 < value < float("inf"):
             raise ModelError(f"{where}: {field} is {value}, which must be positive and finite")
-    scaling = config.rope_scaling
-    if scaling is not None:
-        if len(scaling.factors) != config.head_dim // 2:
+    for scaling in (config.rope_scaling, config.long_rope_scaling):
+        if scaling is None:
+            continue
+        if len(scaling.factors) != config.rotated // 2:
             raise ModelError(
-                f"{where}: {len(scaling.factors)} RoPE factors for heads of {config.head_dim}, "
-                f"expected {config.head_dim // 2}"
+                f"{where}: {len(scaling.factors)} RoPE factors for heads of {config.rotated}, "
+                f"expected {config.rotated // 2}"
             )
         if not all(0 < factor < float("inf") for factor in scaling.factors):
             raise ModelError(f"{where}: RoPE factors must be positive and finite")
@@ -223,3 +305,15 @@ def check_config(where: str, config: ModelConfig) -> None:
             raise ModelError(
                 f"{where}: sliding window is {window}, which must lie between 1 and {LARGEST_INT}"
             )
+
+
+def _check_experts(where: str, experts: Experts | None) -> None:
+    if experts is None:
+        return
+    if not 1 <= experts.per_token <= experts.count:
+        raise ModelError(f"{where}: {experts.per_token} of {experts.count} experts are chosen for a token")
+    if experts.intermediate_size < 1 or experts.shared_size < 0:
+        raise ModelError(
+            f"{where}: experts have an inner width of {experts.intermediate_size}, the shared one of "
+            f"{experts.shared_size}"
+        )
