@@ -112,14 +112,14 @@ HF_ONLY: dict[str, tuple[str, str, dict[str, Any]]] = {
 }
 
 
-def save_model(directory: Path, name: str) -> Any:
+def save_model(directory: Path, name: str, **sizes: int) -> Any:
     """Make the model with random weights everywhere (norms and biases too), save it, return it."""
     import torch
     import transformers
 
     family, _, changes = (MODELS | HF_ONLY)[name]
     torch.manual_seed(len(name))
-    config = getattr(transformers, f"{family}Config")(**COMMON | changes)
+    config = getattr(transformers, f"{family}Config")(**COMMON | changes | sizes)
     model = getattr(transformers, f"{family.removesuffix('Text')}ForCausalLM")(config).eval()
     with torch.no_grad():
         for parameter in model.parameters():
@@ -139,8 +139,8 @@ def hf_logits(model: Any, ids: np.ndarray) -> np.ndarray:
         return model(torch.tensor(ids[None].astype(np.int64))).logits[0].numpy()
 
 
-def convert(directory: Path, path: Path, arch: str) -> None:
-    """Write a saved model as a GGUF file."""
+def convert(directory: Path, path: Path, arch: str, quant: str = "F32") -> None:
+    """Write a saved model as a GGUF file, with matrices of one type."""
     config = json.loads((directory / "config.json").read_text())
     tensors = load_file(directory / "model.safetensors")
     writer = gguf.GGUFWriter(path, arch)
@@ -157,9 +157,9 @@ def convert(directory: Path, path: Path, arch: str) -> None:
         if (match := re.fullmatch(r"(.+\.mlp\.experts)\.\d+(\.\w+_proj\.weight)", name)) is not None:
             experts.setdefault(match[1] + match[2], []).append(value)
             continue
-        _add_tensor(writer, names, name, value[0] if "shared_expert_gate" in name else value)
+        _add_tensor(writer, names, name, value[0] if "shared_expert_gate" in name else value, quant)
     for name, parts in experts.items():
-        _add_tensor(writer, names, name, np.stack(parts))
+        _add_tensor(writer, names, name, np.stack(parts), quant)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -170,10 +170,11 @@ def _numbers(name: str) -> list[Any]:
     return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
 
 
-def _add_tensor(writer: gguf.GGUFWriter, names: Any, name: str, value: np.ndarray) -> None:
+def _add_tensor(writer: gguf.GGUFWriter, names: Any, name: str, value: np.ndarray, quant: str) -> None:
     new = names.get_name(name, try_suffixes=(".weight", ".bias"))
     assert new is not None, name
-    writer.add_tensor(new, np.ascontiguousarray(value))
+    kind = gguf.GGMLQuantizationType["F32" if value.ndim == 1 or "ffn_gate_inp" in new else quant]
+    writer.add_tensor(new, gguf.quants.quantize(np.ascontiguousarray(value), kind), raw_dtype=kind)
 
 
 def _add_keys(writer: gguf.GGUFWriter, arch: str, config: dict[str, Any]) -> None:

@@ -187,6 +187,7 @@ def load_models(
     draft = open_draft(target, speculative.model if speculative else None, reporting)
     config, speculative = separate_cores(config, speculative)
     length, blocks = plan_memory(target.file.config, config)
+    target, draft = target.for_context(length), draft.for_context(length) if draft else None
     backend = load_backend(
         "target",
         target,

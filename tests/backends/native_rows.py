@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from sonoran.backends.base import Rows
 from sonoran.backends.native import NativeBackend
 from sonoran.models.source import open_model
+from tests import hf_models
 from tests.backends.native_oracle import native, text
+from tests.hf_models import convert, save_model
 from tests.native.packing import present_sets
 from tests.tiny_models import LLAMA3_SCALING, make_gguf
 
@@ -34,6 +37,18 @@ MODELS: dict[str, tuple[str, Any, dict[str, Any]]] = {
     ),
 }  # fmt: skip
 
+# Made by transformers: softcaps, norms around and behind sublayers, experts, layers without positions.
+OTHERS: dict[str, tuple[str, dict[str, int]]] = {
+    "gemma2": ("Q8_0", {"hidden_size": 64, "intermediate_size": 96, "head_dim": 16}),
+    "qwen2-moe": (
+        "Q4_0", {"hidden_size": 64, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 96},
+    ),
+    "qwen3-moe": ("F32", {}),
+    "olmo2": ("F32", {}),
+    "smollm3": ("Q8_0", {"hidden_size": 64, "intermediate_size": 96}),
+}  # fmt: skip
+CASES = (*MODELS, *OTHERS)
+
 WINDOWS = {"mistral-window": (11, 11), "qwen2-window-in-upper-layer": (None, 7)}  # GGUF files have none
 
 
@@ -52,11 +67,18 @@ class Case:
 
 
 def make_case(directory: Path, name: str) -> Case:
-    arch, types, dims = MODELS[name]
-    make_gguf(directory / "tiny.gguf", arch, types, **dims)
+    if name in OTHERS:
+        pytest.importorskip("transformers")
+        kind, sizes = OTHERS[name]
+        save_model(directory / "tiny", name, **sizes)
+        convert(directory / "tiny", directory / "tiny.gguf", hf_models.MODELS[name][1], kind)
+    else:
+        arch, types, dims = MODELS[name]
+        make_gguf(directory / "tiny.gguf", arch, types, **dims)
     model_file = open_model(directory / "tiny.gguf")
-    windowed = replace(model_file.config, sliding_windows=WINDOWS.get(name, ()))
-    model_file = replace(model_file, config=windowed)
+    if name in WINDOWS:
+        windowed = replace(model_file.config, sliding_windows=WINDOWS[name])
+        model_file = replace(model_file, config=windowed)
 
     def opened(threads: int, instruction_set: str) -> NativeBackend:
         return native(model_file, num_blocks=NUM_BLOCKS, threads=threads, instruction_set=instruction_set)

@@ -58,6 +58,36 @@ def test_directory(saved: Any, name: str) -> None:
     assert_agrees(*saved(name))
 
 
+IDLE = {
+    "norms": "before",
+    "activation": "silu",
+    "embedding_scale": 1.0,
+    "attention_scale": None,
+    "residual_scale": 1.0,
+    "logit_scale": 1.0,
+    "attention_softcap": None,
+    "logit_softcap": None,
+    "window_rope_theta": None,
+    "sliding_windows": (),
+    "rotated_layers": (),
+    "whole_qk_norm": False,
+}
+
+
+@pytest.mark.parametrize(
+    "name", ["gemma3", "gemma2", "granite", "smollm3", "gemma3-other-scale", "phi3-window"]
+)
+def test_the_text_is_long_enough_for_every_value_to_matter(saved: Any, name: str) -> None:
+    directory, expected = saved(name)
+    model, rows = opened(directory), trunk(text(LENGTH, vocab_size=VOCAB))
+    for field, idle in IDLE.items():
+        if getattr(model.config, field) == idle or field == "norms":
+            continue
+        without = replace(model, config=replace(model.config, **{field: idle}))
+        got = TorchBackend(without, 12, 16, batched=True).forward(rows)
+        assert np.abs(got - expected).max() > 0.03 * expected.std(), field
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_gguf(saved: Any, name: str, tmp_path: Path) -> None:
     directory, expected = saved(name)

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from sonoran.backends.base import Rows
 from sonoran.backends.native import NativeBackend
-from tests.backends.native_rows import BLOCK_SIZE, MODELS, Case, assert_same_bits, make_case
+from tests.backends.native_rows import BLOCK_SIZE, CASES, Case, assert_same_bits, make_case
 
 TABLE = np.array([[21, 16, 18]], np.int32)  # of the trunk
 OTHER = np.arange(0, 12 * BLOCK_SIZE)  # slots that branches may use
 
 
-@pytest.fixture(scope="module", params=MODELS)
+@pytest.fixture(scope="module", params=CASES)
 def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
     return make_case(tmp_path_factory.mktemp(request.param), request.param)
 

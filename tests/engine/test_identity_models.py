@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import torch
 
+from sonoran.backends.native import NativeBackend
+from sonoran.config import Precision
 from sonoran.drafting.model import ModelDrafter
 from sonoran.engine.core import EngineCore
 from sonoran.llm import LLM
@@ -18,6 +20,7 @@ from sonoran.models.opening import OpenModel, open_with_tokenizer
 from sonoran.models.registry import DEFAULT_DRAFT, DEFAULT_TARGET, MODELS
 from sonoran.sampling.params import SamplingParams
 from tests.engine.helpers import run, texts
+from tests.hf_models import save_model
 from tests.oracles.torch_backend import TorchBackend
 from tests.tiny_models import LLAMA3_SCALING, make_gguf
 
@@ -68,6 +71,36 @@ def test_tiny_models_on_the_reference_backend(arch: str, options: dict[str, Any]
     assert texts(run(engine(target, draft, 14), *JOBS)) == alone
     equal = run(engine(target, target, 32), JOBS[0])[0].sequences[0]
     assert equal.stats.speculation.acceptance_rate == 1.0
+
+
+@pytest.mark.parametrize(
+    "name", ["gemma2", "gemma3", "phi4-mini-short", "granite", "smollm3", "olmo2", "qwen2-moe", "qwen3-moe"]
+)
+def test_tiny_models_of_other_architectures(name: str, tmp_path: Path) -> None:
+    """On the native backend, with themselves in half the bits as draft."""
+    pytest.importorskip("transformers")
+    save_model(tmp_path, name)
+    target = open_with_tokenizer(tmp_path)
+
+    def engine(drafted: bool) -> EngineCore:
+        def backend(quantize: Precision | None) -> NativeBackend:
+            return NativeBackend(target.file, num_blocks=32, block_size=16, threads=1, quantize=quantize)
+
+        vocab = target.file.config.vocab_size
+        draft = ModelDrafter(backend("bf16"), target_vocab=vocab, max_rows=16, least_chance=0.0)
+        return EngineCore(
+            backend(None),
+            target.tokenizer,
+            max_num_batched_tokens=16,
+            max_num_seqs=3,
+            drafter=draft if drafted else None,
+            num_speculative_tokens=3,
+        )
+
+    alone = [texts(run(engine(False), job))[0] for job in JOBS]
+    assert texts(run(engine(True), *JOBS)) == alone
+    speculation = run(engine(True), JOBS[0])[0].sequences[0].stats.speculation
+    assert speculation.acceptance_rate > 0.3
 
 
 @pytest.fixture(scope="module")

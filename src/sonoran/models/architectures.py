@@ -70,14 +70,26 @@ _EXPERTS_HF = {"mlp.gate.weight": "router"}
 ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture(
         "llama",
-        "Llama 2 and 3, DeepSeek R1 distills, Falcon 3, Hermes, SmolLM2, TinyLlama",
+        "Llama 2 and 3, DeepSeek R1 distills of Llama, Falcon 3, Hermes, SmolLM2, TinyLlama",
         "LlamaForCausalLM",
         "llama",
         interleaved=True,
     ),
-    Architecture("mistral", "Mistral 7B, Nemo, Small", "MistralForCausalLM", "llama", interleaved=True),
-    Architecture("qwen2", "Qwen2, Qwen2.5, QwQ", "Qwen2ForCausalLM", "qwen2", qkv_bias=True),
-    Architecture("qwen3", "Qwen3", "Qwen3ForCausalLM", "qwen3", qk_norm="head"),
+    Architecture(
+        "mistral",
+        "Mistral 7B, Nemo, Small (as GGUF under llama)",
+        "MistralForCausalLM",
+        "llama",
+        interleaved=True,
+    ),
+    Architecture(
+        "qwen2",
+        "Qwen2, Qwen2.5, Qwen2.5-Coder, DeepSeek R1 distills of Qwen",
+        "Qwen2ForCausalLM",
+        "qwen2",
+        qkv_bias=True,
+    ),
+    Architecture("qwen3", "Qwen3 (dense), DeepSeek R1 0528", "Qwen3ForCausalLM", "qwen3", qk_norm="head"),
     Architecture(
         "gemma2",
         "Gemma 2",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sonoran.errors import ConfigError
@@ -39,6 +39,10 @@ class OpenModel:
 
     file: ModelFile
     tokenizer: Tokenizer
+
+    def for_context(self, length: int) -> OpenModel:
+        """Return the model for texts of at most ``length`` tokens, see ModelConfig.for_context."""
+        return replace(self, file=replace(self.file, config=self.file.config.for_context(length)))
 
 
 def open_with_tokenizer(model: str | Path, reporting: Reporting | None = None) -> OpenModel:

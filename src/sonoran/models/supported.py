@@ -5,17 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sonoran.models.gguf_model import ARCHITECTURES
-from sonoran.models.hf_config import CLASSES, ROPE_KINDS
+from sonoran.models.architectures import ARCHITECTURES, BY_GGUF
+from sonoran.models.hf_config import ROPE_KINDS
 from sonoran.models.tensors import CONVERTED_TYPES, FLOAT_TYPES, KEPT_BITS
 from sonoran.models.tokenizer.gguf_source import PIPELINES
-
-_MODELS = {
-    "llama": "Llama 2 and 3, DeepSeek R1 distills of Llama, Falcon 3, Hermes, SmolLM2, TinyLlama",
-    "mistral": "Mistral 7B, Nemo, Small (as GGUF under llama)",
-    "qwen2": "Qwen2, Qwen2.5, Qwen2.5-Coder, DeepSeek R1 distills of Qwen",
-    "qwen3": "Qwen3 (dense), DeepSeek R1 0528",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +22,9 @@ class Supported:
 
 def architectures() -> list[Supported]:
     """All architectures that load, in the order of the code's tables."""
-    classes = {name: hf_class for hf_class, name in CLASSES.items()}
-    names = dict.fromkeys((*ARCHITECTURES, *classes))
     return [
-        Supported(name if name in ARCHITECTURES else None, classes.get(name), _MODELS.get(name, name))
-        for name in names
+        Supported(row.gguf if BY_GGUF[row.gguf] is row else None, row.hf_class, row.models)
+        for row in ARCHITECTURES
     ]
 
 
