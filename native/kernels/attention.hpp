@@ -51,13 +51,27 @@ inline const float* as_stored(const uint16_t* from, int n, int step, float* to) 
 }
 inline const uint16_t* as_stored(const uint16_t* from, int, int, uint16_t*) { return from; }
 
+// What is wanted soon, asked for a little at a time: blocks lie anywhere in memory, so the processor does not
+// see by itself what comes next, and of what is asked for at once only a few lines are under way.
+struct Ahead {
+  const uint16_t* first;
+  const uint16_t* second;
+  int step;  // elements of each that are asked for per dimension
+
+  void prefetch(int d) const {
+    __builtin_prefetch(first + step * d);
+    __builtin_prefetch(second + step * d);
+  }
+};
+
 // Scores of the keys of two tiles, [dimension][16], for H heads.
 template <int H>
 inline void score_keys(const float* queries, int head_dim, const Stored* first, const Stored* second,
-                       float* out, size_t stride) {
+                       const Ahead& ahead, float* out, size_t stride) {
   Vec::F acc[H][2];
   for (auto& head : acc) head[0] = head[1] = Vec::zero();
   for (int d = 0; d < head_dim; ++d) {
+    ahead.prefetch(d);
     const Vec::F a = load_float(first + kKeyStep * d);
     const Vec::F b = load_float(second + kKeyStep * d);
     for (int h = 0; h < H; ++h) {
@@ -72,27 +86,21 @@ inline void score_keys(const float* queries, int head_dim, const Stored* first, 
   }
 }
 
-// Calls body(integral_constant H, head) for all heads, H at a time: as many as the registers hold, in parts
-// of nearly equal size.
-template <class Body>
+template <int Most, class Body>
+inline void with_heads(int heads, int head, const Body& body) {
+  if constexpr (Most > 1) {
+    if (heads < Most) return with_heads<Most - 1>(heads, head, body);
+  }
+  body(std::integral_constant<int, Most>{}, head);
+}
+
+// Calls body(integral_constant H, head) for all heads, at most Most at a time, in parts of nearly equal size.
+template <int Most, class Body>
 inline void for_heads(int heads, const Body& body) {
-  const int parts = (heads + Vec::kMaxHeads - 1) / Vec::kMaxHeads;
+  const int parts = (heads + Most - 1) / Most;
   for (int part = 0; part < parts; ++part) {
     const int head = heads * part / parts;
-    switch (heads * (part + 1) / parts - head) {
-      case 4:
-        body(std::integral_constant<int, 4>{}, head);
-        break;
-      case 3:
-        body(std::integral_constant<int, 3>{}, head);
-        break;
-      case 2:
-        body(std::integral_constant<int, 2>{}, head);
-        break;
-      default:
-        body(std::integral_constant<int, 1>{}, head);
-        break;
-    }
+    with_heads<Most>(heads * (part + 1) / parts - head, head, body);
   }
 }
 
@@ -111,21 +119,24 @@ inline void gather_keys(const KeyWalk& walk, const int32_t* slots, int n, uint16
 inline void score_rows(const AttentionArgs& a, int first_tile, int tiles) {
   const KeyWalk walk{a};
   auto* memory = reinterpret_cast<Stored*>(a.converted);
-  const auto score = [&](const AttentionRow& row, const Stored* first, const Stored* second, float* out,
-                         size_t stride) {
-    for_heads(a.heads, [&](auto heads, int head) {
+  const auto score = [&](const AttentionRow& row, const Stored* first, const Stored* second,
+                         const Ahead& ahead, float* out) {
+    for_heads<Vec::kMaxHeads>(a.heads, [&](auto heads, int head) {
       score_keys<heads()>(row.queries + static_cast<size_t>(head) * static_cast<size_t>(a.head_dim),
-                          a.head_dim, first, second, out + static_cast<size_t>(head) * stride, stride);
+                          a.head_dim, first, second, ahead, out + static_cast<size_t>(head) * a.stride,
+                          a.stride);
     });
   };
   for (int t = first_tile; t < tiles; t += 2) {
-    const Stored* first = as_stored(walk.keys(walk.tile(t)), a.head_dim, kKeyStep, memory);
-    const Stored* second =
-        t + 1 < tiles ? as_stored(walk.keys(walk.tile(t + 1)), a.head_dim, kKeyStep, memory + 16) : first;
+    const auto keys = [&](int tile) { return walk.keys(walk.tile(std::min(tile, tiles - 1))); };
+    const Stored* first = as_stored(keys(t), a.head_dim, kKeyStep, memory);
+    const Stored* second = t + 1 < tiles ? as_stored(keys(t + 1), a.head_dim, kKeyStep, memory + 16) : first;
+    Ahead ahead{keys(t + 2), keys(t + 3), 16};
     for (int r = 0; r < a.num_rows; ++r) {
       const AttentionRow& row = a.rows[r];
-      if (16 * t < row.trunk && 16 * (t + 2) > row.first)
-        score(row, first, second, a.row_scores(r) + 16 * t, a.stride);
+      if (16 * t >= row.trunk || 16 * (t + 2) <= row.first) continue;
+      score(row, first, second, ahead, a.row_scores(r) + 16 * t);
+      ahead.step = 0;
     }
   }
   for (int r = 0; r < a.num_rows; ++r) {
@@ -136,7 +147,7 @@ inline void score_rows(const AttentionArgs& a, int first_tile, int tiles) {
       const Stored* keys = as_stored(a.gathered, a.head_dim, kKeyStep, memory);
       // Behind the scores of the row; the second 16 are of no use and overwritten.
       float* out = a.row_scores(r) + row.trunk + e;
-      score(row, keys, keys, out, a.stride);
+      score(row, keys, keys, {a.gathered, a.gathered, 0}, out);
     }
   }
 }
@@ -159,16 +170,18 @@ inline float soften(float* scores, int first, int n, float cap) {
   return reduce_add(sum);
 }
 
-// out[h][0 .. 16 D) += the sum of weight * value[dim .. dim + 16 D) over n keys, in their order.
+// out[h][0 .. 16 D) += the sum of weight * value[dim .. dim + 16 D) over n keys, in their order; the values
+// `ahead` are wanted soon.
 template <int H, int D>
-inline void mix_part(const Stored* const* values, int dim, int n, const float* weights, size_t stride,
-                     float* out, size_t out_stride) {
+inline void mix_part(const Stored* const* values, const uint16_t* const* ahead, int dim, int n,
+                     const float* weights, size_t stride, float* out, size_t out_stride) {
   Vec::F acc[H][D];
   for (int h = 0; h < H; ++h) {
     for (int i = 0; i < D; ++i) acc[h][i] = Vec::load(out + static_cast<size_t>(h) * out_stride + 16 * i);
   }
   for (int k = 0; k < n; ++k) {
     const Stored* value = values[k] + dim;
+    for (int i = 0; i < D; i += 2) __builtin_prefetch(ahead[k] + dim + 16 * i);
     for (int h = 0; h < H; ++h) {
       const Vec::F w = Vec::set(weights[static_cast<size_t>(h) * stride + static_cast<size_t>(k)]);
       for (int i = 0; i < D; ++i) acc[h][i] = Vec::fma(load_float(value + 16 * i), w, acc[h][i]);
@@ -179,52 +192,65 @@ inline void mix_part(const Stored* const* values, int dim, int n, const float* w
   }
 }
 
-inline void mix_values(const AttentionArgs& a, const AttentionRow& row, const Stored* const* values, int n,
-                       const float* weights) {
+inline void mix_values(const AttentionArgs& a, const AttentionRow& row, const Stored* const* values,
+                       const uint16_t* const* ahead, int n, const float* weights) {
   const auto dims = static_cast<size_t>(a.head_dim);
-  for_heads(a.heads, [&](auto heads, int head) {
+  for_heads<Vec::kMaxMixed>(a.heads, [&](auto heads, int head) {
     constexpr int H = heads();
     constexpr int D = 4 * H <= Vec::kMaxSums ? 4 : 2 * H <= Vec::kMaxSums ? 2 : 1;
     float* out = row.out + static_cast<size_t>(head) * dims;
     const float* w = weights + static_cast<size_t>(head) * a.stride;
     int dim = 0;
     for (; dim + 16 * D <= a.head_dim; dim += 16 * D)
-      mix_part<H, D>(values, dim, n, w, a.stride, out + dim, dims);
-    for (; dim < a.head_dim; dim += 16) mix_part<H, 1>(values, dim, n, w, a.stride, out + dim, dims);
+      mix_part<H, D>(values, ahead, dim, n, w, a.stride, out + dim, dims);
+    for (; dim < a.head_dim; dim += 16) mix_part<H, 1>(values, ahead, dim, n, w, a.stride, out + dim, dims);
   });
 }
 
 // Between them the sums lie in memory, which costs more the wider the registers are.
 inline constexpr int kValuesAtOnce = Vec::kConvertOnce ? kKeysAtOnce : 8 * kKeysAtOnce;
 
+// Values as they lie in memory, kKeysAtOnce more than are added up together: those are wanted next.
+struct ValueRun {
+  const uint16_t* at[kValuesAtOnce + kKeysAtOnce];
+  const Stored* stored[kValuesAtOnce];
+
+  template <class Where>
+  ValueRun(const AttentionArgs& a, int n, const Where& where) {
+    auto* memory = reinterpret_cast<Stored*>(a.converted);
+    for (int i = 0; i < n + kKeysAtOnce; ++i) at[i] = where(i);
+    for (int i = 0; i < n; ++i)
+      stored[i] = as_stored(at[i], a.head_dim / 16, 16, memory + static_cast<ptrdiff_t>(i) * a.head_dim);
+  }
+};
+
 // Adds up the values of all keys of all rows; row.out must be zero.
 inline void mix_rows(const AttentionArgs& a, int first_tile, int tiles) {
   const KeyWalk walk{a};
-  auto* memory = reinterpret_cast<Stored*>(a.converted);
-  const Stored* values[kValuesAtOnce];
   for (int t = first_tile; t < tiles; t += kValuesAtOnce / 16) {
     const int start = 16 * t;
     const int end = std::min(16 * tiles, start + kValuesAtOnce);
-    for (int i = start; i < end; ++i) {
-      values[i - start] = as_stored(walk.values(walk.tile(i / 16) * 16 + i % 16), a.head_dim / 16, 16,
-                                    memory + static_cast<ptrdiff_t>(i - start) * a.head_dim);
-    }
+    const ValueRun values(a, end - start, [&](int i) {
+      const int key = std::min(start + i, 16 * tiles - 1);
+      return walk.values(walk.tile(key / 16) * 16 + key % 16);
+    });
     for (int r = 0; r < a.num_rows; ++r) {
       const AttentionRow& row = a.rows[r];
       const int from = std::max(start, row.first);
       const int n = std::min(end, row.trunk) - from;
-      if (n > 0) mix_values(a, row, values + (from - start), n, a.row_scores(r) + from);
+      const uint16_t* const* at = values.at + (from - start);
+      if (n > 0)
+        mix_values(a, row, values.stored + (from - start), r == 0 ? at + kKeysAtOnce : at, n,
+                   a.row_scores(r) + from);
     }
   }
   for (int r = 0; r < a.num_rows; ++r) {
     const AttentionRow& row = a.rows[r];
     for (int e = std::max(0, row.first - row.trunk); e < row.extras; e += kValuesAtOnce) {
       const int n = std::min(kValuesAtOnce, row.extras - e);
-      for (int i = 0; i < n; ++i) {
-        values[i] = as_stored(walk.values(row.extra_slots[e + i]), a.head_dim / 16, 16,
-                              memory + static_cast<ptrdiff_t>(i) * a.head_dim);
-      }
-      mix_values(a, row, values, n, a.row_scores(r) + row.trunk + e);
+      const ValueRun values(
+          a, n, [&](int i) { return walk.values(row.extra_slots[std::min(e + i, row.extras - 1)]); });
+      mix_values(a, row, values.stored, values.at + kKeysAtOnce, n, a.row_scores(r) + row.trunk + e);
     }
   }
 }

@@ -23,6 +23,7 @@ struct Avx2 {
   static constexpr int kMaxRows = 6;          // two sums of each row and what they need fill the 16 registers
   static constexpr bool kConvertOnce = true;  // see attention.hpp
   static constexpr int kMaxHeads = 3;         // query heads whose scores of 32 keys are in registers together
+  static constexpr int kMaxMixed = 2;         // query heads whose sums of values are
   static constexpr int kMaxSums = 4;          // F that are summed in registers together
   static constexpr bool kPairs = true;        // see dot.hpp
 

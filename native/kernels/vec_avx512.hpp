@@ -17,8 +17,9 @@ struct Avx512 {
   using Q = __m512i;  // 64 bytes: 4 of each lane
   static constexpr int kMaxRows = 8;
   static constexpr bool kConvertOnce = false;  // see attention.hpp
-  static constexpr int kMaxHeads = 4;  // query heads whose scores of 32 keys are in registers together
-  static constexpr int kMaxSums = 16;  // F that are summed in registers together
+  static constexpr int kMaxHeads = 8;  // query heads whose scores of 32 keys are in registers together
+  static constexpr int kMaxMixed = 8;  // query heads whose sums of values are
+  static constexpr int kMaxSums = 24;  // F that are summed in registers together
 
   static F zero() { return _mm512_setzero_ps(); }
   static F set(float v) { return _mm512_set1_ps(v); }

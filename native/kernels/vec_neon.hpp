@@ -24,6 +24,7 @@ struct Vec {
   static constexpr bool kSignedCodes = true;  // the dot product takes signed codes only
   static constexpr bool kConvertOnce = true;  // see attention.hpp
   static constexpr int kMaxHeads = 2;         // query heads whose scores of 32 keys are in registers together
+  static constexpr int kMaxMixed = 2;         // query heads whose sums of values are
   static constexpr int kMaxSums = 4;          // F that are summed in registers together
 
   // The same operation on all four registers.

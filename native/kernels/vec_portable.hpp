@@ -26,6 +26,7 @@ struct Vec {
   static constexpr int kMaxRows = 1;
   static constexpr bool kConvertOnce = true;  // see attention.hpp
   static constexpr int kMaxHeads = 1;         // query heads whose scores of 32 keys are in registers together
+  static constexpr int kMaxMixed = 1;         // query heads whose sums of values are
   static constexpr int kMaxSums = 4;          // F that are summed in registers together
   static constexpr bool kPairs = false;       // sums of products are int32, see dot.hpp
 

@@ -211,15 +211,13 @@ void Decoder::reserve(const RowBatch& rows) {
 }
 
 // Rows that follow each other in one sequence share the conversion of its keys and values, up to what leaves
-// work for every thread and keeps the scores in a core's own cache.
+// work for every thread and keeps the scores in a core's caches.
 void Decoder::group(const RowBatch& rows) {
   constexpr int kMostRows = 8;
-  constexpr size_t kMostScores = size_t{1} << 16;
+  constexpr size_t kMostScores = size_t{1} << 19;
   const int kv_heads = config_.num_kv_heads;
   const auto per_kv_head = static_cast<size_t>(config_.num_heads / kv_heads);
-  const int even =
-      (rows.n * kv_heads + pool_.threads() - 1) / pool_.threads();  // rows x kv heads of a thread
-  const int most = std::clamp(even / kv_heads, 1, kMostRows);
+  const int most = std::clamp(rows.n * kv_heads / pool_.threads(), 1, kMostRows);
   groups_.clear();
   for (int i = 0; i < rows.n; ++i) {
     const size_t stride = score_stride(rows.trunk_lengths[i] + rows.extras(i));
@@ -421,11 +419,16 @@ void Decoder::attention(const RowBatch& rows, int index) {
   const bool direct = dim_ == c.head_dim && attended_ == c.num_heads * c.head_dim;
   const size_t padded_row = static_cast<size_t>(c.num_heads) * static_cast<size_t>(dim_);
   const size_t out_row = direct ? static_cast<size_t>(attended_) : padded_row;
-  pool_.run(static_cast<int>(groups_.size()) * c.num_kv_heads, [&](int task, int thread) {
-    const Group& g = groups_[static_cast<size_t>(task / c.num_kv_heads)];
-    const int kv_head = task % c.num_kv_heads;
+  // Few rows and many threads: these share the query heads of a kv head.
+  const int tasks = static_cast<int>(groups_.size()) * c.num_kv_heads;
+  const int parts = std::clamp(pool_.threads() / tasks, 1, group);
+  pool_.run(tasks * parts, [&](int task, int thread) {
+    const int part = task % parts;
+    const Group& g = groups_[static_cast<size_t>(task / parts / c.num_kv_heads)];
+    const int kv_head = task / parts % c.num_kv_heads;
+    const int first_head = group * part / parts;
     Scratch& scratch = scratch_[static_cast<size_t>(thread)];
-    const size_t head_at = static_cast<size_t>(kv_head * group) * static_cast<size_t>(dim_);
+    const size_t head_at = static_cast<size_t>(kv_head * group + first_head) * static_cast<size_t>(dim_);
     scratch.rows.clear();
     for (int i = g.first; i < g.last; ++i) {
       AttentionRow row{};
@@ -438,8 +441,8 @@ void Decoder::attention(const RowBatch& rows, int index) {
     }
     AttentionArgs a{};
     a.rows = scratch.rows.data(), a.num_rows = g.last - g.first;
-    a.heads = group, a.softcap = c.attention_softcap, a.head_dim = dim_, a.kv_head = kv_head,
-    a.kv_heads = c.num_kv_heads;
+    a.heads = group * (part + 1) / parts - first_head, a.softcap = c.attention_softcap, a.head_dim = dim_,
+    a.kv_head = kv_head, a.kv_heads = c.num_kv_heads;
     a.keys = kv_.keys(index), a.values = kv_.values(index);
     a.table = rows.block_tables +
               static_cast<size_t>(rows.sequences[g.first]) * static_cast<size_t>(rows.table_width);

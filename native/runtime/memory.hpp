@@ -8,6 +8,10 @@
 
 namespace sonoran {
 
+// Memory that begins at a cache line; from the size of a huge page on it asks for huge pages.
+void* allocate_lines(size_t bytes);
+void free_lines(void* p, size_t bytes);
+
 // For vectors that kernels read: a load of a whole cache line must not touch two.
 template <class T>
 struct LineAllocator {
@@ -15,8 +19,8 @@ struct LineAllocator {
   LineAllocator() = default;
   template <class U>
   LineAllocator(const LineAllocator<U>&) {}
-  T* allocate(size_t n) { return static_cast<T*>(::operator new(n * sizeof(T), std::align_val_t{64})); }
-  void deallocate(T* p, size_t) { ::operator delete(p, std::align_val_t{64}); }
+  T* allocate(size_t n) { return static_cast<T*>(allocate_lines(n * sizeof(T))); }
+  void deallocate(T* p, size_t n) { free_lines(p, n * sizeof(T)); }
   bool operator==(const LineAllocator&) const { return true; }
 };
 
