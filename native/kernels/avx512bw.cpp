@@ -14,16 +14,19 @@ struct Vec : Avx512 {
     return _mm512_mask_sub_epi8(x, _mm512_movepi8_mask(of), _mm512_setzero_si512(), x);
   }
   static Pairs multiply_pairs(Q codes, Q x) { return _mm512_maddubs_epi16(codes, x); }
-  static Pairs add_pairs(Pairs x, Pairs y) { return _mm512_add_epi16(x, y); }
   static I join_pairs(Pairs x, Pairs y) { return _mm512_madd_epi16(x, y); }
   static Pairs ones() { return _mm512_set1_epi16(1); }
   template <int Factor>
   static Pairs pair_times(const int16_t (&pair)[2]) {
     return _mm512_mullo_epi16(pair_of(pair), _mm512_set1_epi16(Factor));
   }
-  static I keep(I x) {  // see Avx2::keep
-    asm("" : "+v"(x));
-    return x;
+  static Pairs accumulate_pairs(Pairs sum, Pairs x) {  // see Avx2
+    asm("vpaddw %1, %0, %0" : "+v"(sum) : "v"(x));
+    return sum;
+  }
+  static I accumulate(I sum, I x) {
+    asm("vpaddd %1, %0, %0" : "+v"(sum) : "v"(x));
+    return sum;
   }
 };
 

@@ -25,6 +25,8 @@ struct Code {
 // Stands for a scale of one.
 struct Unscaled {};
 
+// add<First> adds the products of a quad, the first one if First says so.
+
 // Where one instruction adds four products to an int32. Where it takes signed codes, 8-bit ones come signed
 // and need no offset; smaller ones are the same either way.
 template <class V, int Bits, int Offset>
@@ -41,7 +43,10 @@ struct WideDot {
   void start(const int16_t (&minus_pairs)[2]) {
     sum = Offset == 0 || kSigned ? V::izero() : V::times_pair(minus_pairs, Offset);
   }
-  void add(const typename V::Q& codes, const int8_t* x) { sum = V::template dot4<Bits>(sum, codes, x); }
+  template <bool First>
+  void add(const typename V::Q& codes, const int8_t* x) {
+    sum = V::template dot4<Bits>(sum, codes, x);
+  }
   typename V::I times(Unscaled) const { return sum; }
   typename V::I times(const Scale& scale) const { return V::imul(sum, scale); }
 };
@@ -67,10 +72,12 @@ struct PairDot {
   static Scale load_s8(const uint8_t* p) { return V::both(V::load_s8(p)); }
   static Scale load_low4(const uint8_t* p) { return V::both(V::load_low4(p)); }
   void start(const int16_t (&minus_pairs)[2]) {
-    sum = Offset == 0 ? V::izero() : V::template pair_times<Offset>(minus_pairs);
+    if constexpr (Offset != 0) sum = V::template pair_times<Offset>(minus_pairs);
   }
+  template <bool First>
   void add(const typename V::Q& codes, const int8_t* x) {
-    sum = V::keep(V::add_pairs(sum, V::multiply_pairs(codes, V::four(x))));
+    const typename V::Pairs pairs = V::multiply_pairs(codes, V::four(x));
+    sum = First && Offset == 0 ? pairs : V::accumulate_pairs(sum, pairs);
   }
   typename V::I times(Unscaled) const { return V::join_pairs(sum, V::ones()); }
   typename V::I times(const Scale& scale) const { return V::join_pairs(sum, scale); }
@@ -87,10 +94,12 @@ struct PairDot<V, 8, 128> {
   typename V::I sum;
 
   static Scale load_s8(const uint8_t* p) { return V::load_s8(p); }
-  void start(const int16_t (&)[2]) { sum = V::izero(); }
+  void start(const int16_t (&)[2]) {}
+  template <bool First>
   void add(const typename V::Q& code, const int8_t* x) {
     const auto pairs = V::multiply_pairs(V::magnitude(code), V::with_sign(V::four(x), code));
-    sum = V::keep(V::iadd(sum, V::join_pairs(pairs, V::ones())));
+    const typename V::I products = V::join_pairs(pairs, V::ones());
+    sum = First ? products : V::accumulate(sum, products);
   }
   typename V::I times(Unscaled) const { return sum; }
   typename V::I times(const Scale& scale) const { return V::imul(sum, scale); }

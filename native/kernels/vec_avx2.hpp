@@ -21,6 +21,7 @@ struct Avx2 {
   using Q = I;
   using Pairs = I;                            // 32 int16, two of each lane
   static constexpr int kMaxRows = 6;          // two sums of each row and what they need fill the 16 registers
+  static constexpr bool kUnpackOnce = true;   // see matmul.hpp
   static constexpr bool kConvertOnce = true;  // see attention.hpp
   static constexpr int kMaxHeads = 3;         // query heads whose scores of 32 keys are in registers together
   static constexpr int kMaxMixed = 2;         // query heads whose sums of values are
@@ -126,6 +127,10 @@ struct Avx2 {
     const auto* v = reinterpret_cast<const __m256i*>(p);
     return {_mm256_loadu_si256(v), _mm256_loadu_si256(v + 1)};
   }
+  static void store_bytes(uint8_t* p, Q v) {
+    auto* out = reinterpret_cast<__m256i*>(p);
+    _mm256_storeu_si256(out, v.a), _mm256_storeu_si256(out + 1, v.b);
+  }
   static Q and_bytes(Q x, uint8_t mask) {
     const __m256i m = _mm256_set1_epi8(static_cast<char>(mask));
     return {_mm256_and_si256(x.a, m), _mm256_and_si256(x.b, m)};
@@ -155,9 +160,6 @@ struct Avx2 {
   static Pairs multiply_pairs(Q codes, Q x) {  // sums of two neighbouring products
     return {_mm256_maddubs_epi16(codes.a, x.a), _mm256_maddubs_epi16(codes.b, x.b)};
   }
-  static Pairs add_pairs(Pairs x, Pairs y) {
-    return {_mm256_add_epi16(x.a, y.a), _mm256_add_epi16(x.b, y.b)};
-  }
   static I join_pairs(Pairs x, Pairs y) { return {_mm256_madd_epi16(x.a, y.a), _mm256_madd_epi16(x.b, y.b)}; }
   static Pairs ones() { return {_mm256_set1_epi16(1), _mm256_set1_epi16(1)}; }
   static Pairs both(I x) {  // each lane's value, an int16, twice
@@ -170,11 +172,17 @@ struct Avx2 {
     const __m256i product = _mm256_slli_epi16(pair_of(pair), std::countr_zero(static_cast<unsigned>(Factor)));
     return {product, product};
   }
-  // The sum exists now and in a register. Without this GCC postpones additions of integers, which it may
-  // reorder, and writes what they wait for to memory: 73 stores and as many loads in the loop of 4 rows.
-  static I keep(I x) {
-    asm("" : "+x"(x.a), "+x"(x.b));
-    return x;
+  // Additions that GCC does not see. Those that it sees it may reorder, and postpones until what they wait
+  // for has to go to memory: 73 stores and as many loads in the loop of 4 rows.
+  static Pairs accumulate_pairs(Pairs sum, Pairs x) {
+    asm("vpaddw %1, %0, %0" : "+x"(sum.a) : "x"(x.a));
+    asm("vpaddw %1, %0, %0" : "+x"(sum.b) : "x"(x.b));
+    return sum;
+  }
+  static I accumulate(I sum, I x) {
+    asm("vpaddd %1, %0, %0" : "+x"(sum.a) : "x"(x.a));
+    asm("vpaddd %1, %0, %0" : "+x"(sum.b) : "x"(x.b));
+    return sum;
   }
 };
 

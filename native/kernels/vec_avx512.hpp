@@ -16,6 +16,8 @@ struct Avx512 {
   using I = __m512i;  // 16 int32
   using Q = __m512i;  // 64 bytes: 4 of each lane
   static constexpr int kMaxRows = 8;
+  // See matmul.hpp. Zen 4 has one 64-byte load a cycle, and the broadcasts of activations need it.
+  static constexpr bool kUnpackOnce = false;
   static constexpr bool kConvertOnce = false;  // see attention.hpp
   static constexpr int kMaxHeads = 8;  // query heads whose scores of 32 keys are in registers together
   static constexpr int kMaxMixed = 8;  // query heads whose sums of values are
@@ -102,6 +104,7 @@ struct Avx512 {
   }
 
   static Q load_bytes(const uint8_t* p) { return _mm512_loadu_si512(p); }
+  static void store_bytes(uint8_t* p, Q v) { _mm512_storeu_si512(p, v); }
   static Q and_bytes(Q a, uint8_t mask) {
     return _mm512_and_si512(a, _mm512_set1_epi8(static_cast<char>(mask)));
   }

@@ -22,6 +22,7 @@ struct Vec {
   static constexpr int kMaxRows = 6;
   static constexpr bool kPairs = false;       // see dot.hpp
   static constexpr bool kSignedCodes = true;  // the dot product takes signed codes only
+  static constexpr bool kUnpackOnce = true;   // see matmul.hpp
   static constexpr bool kConvertOnce = true;  // see attention.hpp
   static constexpr int kMaxHeads = 2;         // query heads whose scores of 32 keys are in registers together
   static constexpr int kMaxMixed = 2;         // query heads whose sums of values are
@@ -176,6 +177,9 @@ struct Vec {
 
   static Q load_bytes(const uint8_t* p) {
     return {vld1q_u8(p), vld1q_u8(p + 16), vld1q_u8(p + 32), vld1q_u8(p + 48)};
+  }
+  static void store_bytes(uint8_t* p, Q v) {
+    vst1q_u8(p, v.a), vst1q_u8(p + 16, v.b), vst1q_u8(p + 32, v.c), vst1q_u8(p + 48, v.d);
   }
   static Q and_bytes(Q x, uint8_t mask) {
     return each<Q>([=](auto u) { return vandq_u8(u, vdupq_n_u8(mask)); }, x);

@@ -24,6 +24,7 @@ struct Vec {
     uint8_t v[64];
   };
   static constexpr int kMaxRows = 1;
+  static constexpr bool kUnpackOnce = true;   // see matmul.hpp
   static constexpr bool kConvertOnce = true;  // see attention.hpp
   static constexpr int kMaxHeads = 1;         // query heads whose scores of 32 keys are in registers together
   static constexpr int kMaxMixed = 1;         // query heads whose sums of values are
@@ -148,6 +149,7 @@ struct Vec {
     std::memcpy(q.v, p, sizeof q.v);
     return q;
   }
+  static void store_bytes(uint8_t* p, const Q& v) { std::memcpy(p, v.v, sizeof v.v); }
   static Q and_bytes(Q x, uint8_t mask) {
     for (auto& b : x.v) b &= mask;
     return x;
