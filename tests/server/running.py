@@ -2,66 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from sonoran.llm import LLM
 from sonoran.server.config import ServerConfig
-from sonoran.server.run import bind, serve
-from sonoran.server.service import Service
+from sonoran.server.run import Background
 from tests.tiny_models import make_gguf
 
 NAME = "tiny"
 
 
-class Running:
+class Running(Background):
     """A server that answers at ``url``."""
 
     def __init__(self, llm: LLM, **config: Any) -> None:
-        self.llm = llm
-        self.config = ServerConfig(names=(NAME,), port=0, **config)
-        self.url = ""
-        self.failure: BaseException | None = None
-        self._ready, self._loop, self._stop = threading.Event(), None, None
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-        assert self._ready.wait(20)
-        if self.failure is not None:
-            raise self.failure
-
-    def _run(self) -> None:
-        async def run() -> None:
-            from sonoran.server.run import _serve
-
-            self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-            with bind(self.config) as taken:
-                await _serve(
-                    self.llm, self.config, taken, {"fingerprint": "sonoran-test"}, self._on_ready, self._stop
-                )
-
-        try:
-            asyncio.run(run())
-        except BaseException as error:
-            self.failure = error
-        self._ready.set()
-
-    def _on_ready(self, url: str) -> None:
-        self.url = url
-        self._ready.set()
-
-    def stop(self, wait: bool = True) -> None:
-        if self._loop is not None and self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._stop.set)
-        if wait:
-            self._thread.join(60)
-            assert not self._thread.is_alive()
+        super().__init__(llm, ServerConfig(names=(NAME,), port=0, **config), {"fingerprint": "sonoran-test"})
 
     def call(
         self, path: str, body: Any = None, method: str | None = None, headers: dict[str, str] | None = None
@@ -108,13 +67,7 @@ def events(text: str) -> list[Any]:
     return [json.loads(block[6:]) for block in blocks[:-1]]
 
 
-@contextmanager
-def running(llm: LLM, **config: Any) -> Iterator[Running]:
-    server = Running(llm, **config)
-    try:
-        yield server
-    finally:
-        server.stop()
+running = Running
 
 
 def tiny_pair(folder: Path) -> tuple[Path, Path]:
@@ -123,10 +76,3 @@ def tiny_pair(folder: Path) -> tuple[Path, Path]:
     make_gguf(target, "qwen2", seed=1)
     make_gguf(draft, "qwen2", seed=1, types="Q8_0")
     return target, draft
-
-
-def idle(llm: LLM) -> bool:
-    return bool(llm.statistics()["num_running"] == 0 and llm.statistics()["num_waiting"] == 0)
-
-
-__all__ = ["NAME", "Running", "Service", "events", "idle", "running", "serve", "tiny_pair"]

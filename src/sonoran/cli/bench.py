@@ -20,6 +20,7 @@ from sonoran.bench.modes import ALL, BenchMode, EnginePlan, LlamaCppRunner, LLMR
 from sonoran.bench.native_subject import READ_LOOP_BYTES, NativeSubject
 from sonoran.bench.peers import LlamaCpp, check_peer
 from sonoran.bench.verdict import verdict
+from sonoran.cli import bench_serve
 from sonoran.cli.common import JsonOption, command, examples, names, numbers, out, print_json, remark, say
 from sonoran.cli.options import (
     SAMPLING,
@@ -71,6 +72,7 @@ app = typer.Typer(
 
 def register(root: typer.Typer) -> None:
     """Add the command group to the application."""
+    app.command("serve", epilog=bench_serve.EXAMPLES)(bench_serve.serve)
     root.add_typer(app, name="bench")
 
 

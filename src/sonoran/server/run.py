@@ -7,6 +7,7 @@ import contextlib
 import hashlib
 import signal
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -144,3 +145,51 @@ def fingerprint(path: Path, quantize: str | None) -> str:
                 stream.seek(i * max(0, size - _SAMPLE_BYTES) // max(1, _SAMPLES - 1))
                 digest.update(stream.read(_SAMPLE_BYTES))
     return f"sonoran-{sonoran.__version__}-{digest.hexdigest()[:8]}"
+
+
+class Background:
+    """A server in a thread of this process: ``with Background(llm, config) as server``, which has a ``url``."""
+
+    def __init__(self, llm: LLM, config: ServerConfig, facts: dict[str, Any] | None = None) -> None:
+        """Start it. Raises ConfigError for what cannot be served."""
+        self.url = ""
+        self._failure: BaseException | None = None
+        self._ready = threading.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+        self._thread = threading.Thread(target=self._run, args=(llm, config, facts), name="sonoran-server")
+        self._thread.start()
+        self._ready.wait()
+        if self._failure is not None:
+            self._thread.join()
+            raise self._failure
+
+    def _run(self, llm: LLM, config: ServerConfig, facts: dict[str, Any] | None) -> None:
+        async def run() -> None:
+            self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+            with bind(config) as taken:
+                await _serve(llm, config, taken, facts, self._begin, self._stop)
+
+        try:
+            asyncio.run(run())
+        except BaseException as error:
+            self._failure = error
+        self._ready.set()
+
+    def _begin(self, url: str) -> None:
+        self.url = url
+        self._ready.set()
+
+    def stop(self, wait: bool = True) -> None:
+        """Finish what runs and end; twice is harmless."""
+        if self._loop is not None and self._stop is not None and self._thread.is_alive():
+            with contextlib.suppress(RuntimeError):  # it has just ended by itself
+                self._loop.call_soon_threadsafe(self._stop.set)
+        if wait:
+            self._thread.join()
+
+    def __enter__(self) -> Background:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
