@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 
 import pytest
@@ -16,9 +17,8 @@ settings.load_profile("repeatable")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave slow tests out unless the markers on the command line name them; an option -m of its own adds to that."""
-    if "slow" in config.getoption("markexpr"):
-        return
-    slow = [item for item in items if "slow" in item.keywords]
-    config.hook.pytest_deselected(items=slow)
-    items[:] = [item for item in items if "slow" not in item.keywords]
+    """Leave slow tests and those of the page out unless the markers on the command line name them."""
+    unasked = {"slow", "page"} - set(re.findall(r"\w+", config.getoption("markexpr")))
+    left_out = [item for item in items if unasked & set(item.keywords)]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in set(left_out)]

@@ -204,9 +204,9 @@ def measure_overhead(llm: LLM, target: Target, load: Load, repeats: int) -> dict
             else:
                 timed = _ask_directly(llm, prompt, body)
             tokens = sum(count for _, count in timed.arrivals[1:])
-            speed = tokens / max(1e-9, timed.arrivals[-1][0] - timed.ttft_s)
+            rate = tokens / max(1e-9, timed.arrivals[-1][0] - timed.ttft_s)
             if number:  # the first warms up
-                found[way].append((timed.ttft_s, speed))
+                found[way].append((timed.ttft_s, rate))
     ttft = {way: summarize([pair[0] for pair in pairs]).median for way, pairs in found.items()}
     speed = {way: summarize([pair[1] for pair in pairs]).median for way, pairs in found.items()}
     ratios = [http[1] / direct[1] for http, direct in zip(found["http"], found["direct"], strict=True)]
