@@ -1,4 +1,4 @@
-"""``sonoran bench``: how fast one pass is (``forward``), and how fast each decoding mode is (``decode``)."""
+"""``sonoran bench``: how fast one pass is (``forward``), each decoding mode (``decode``), and a server (``serve``)."""
 
 from __future__ import annotations
 

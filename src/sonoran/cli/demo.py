@@ -217,6 +217,10 @@ def report(result: dict[str, Any], *, with_text: bool) -> None:
         say(f"The {count} texts differ.", style="red")
     say(result["verdict"])
     say(result["note"], style="dim")
+    say(
+        "As a server, for a browser and for clients of OpenAI's interface: sonoran serve --draft auto",
+        style="dim",
+    )
 
 
 def what_to_type(lane: Lane) -> str:
