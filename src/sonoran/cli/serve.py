@@ -21,6 +21,7 @@ from sonoran.cli.options import (
 )
 from sonoran.config import EngineConfig, SpeculativeConfig
 from sonoran.llm import LLM
+from sonoran.models.opening import known_draft, open_with_tokenizer
 from sonoran.models.registry import DEFAULT_TARGET
 from sonoran.models.source import resolve_model
 from sonoran.server.config import ServerConfig, read_keys
@@ -111,6 +112,8 @@ def facts(
 ) -> dict[str, Any]:
     """Return what clients may know of model and mode; no paths."""
     draft = speculative.model if speculative is not None else None
+    if draft == "auto":
+        draft = known_draft(open_with_tokenizer(model))
     return {
         "fingerprint": fingerprint(resolve_model(model), quantize),
         "model": Path(model).name,

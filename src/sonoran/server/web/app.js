@@ -332,7 +332,8 @@ function show(answer, begin, first) {
   if (!rounds) return;
   const accepted = answer.counts.reduce((sum, n, j) => sum + j * (n ?? 0), 0);
   $("length").textContent = (1 + accepted / rounds).toFixed(2);
-  $("hits").textContent = state.status.mode === "ssd" ? `${Math.round((100 * answer.hits) / answer.lookups)} %` : "–";
+  const cached = state.status.engine.drafter?.connection;  // a worker, which has a speculation cache
+  $("hits").textContent = cached ? `${Math.round((100 * answer.hits) / answer.lookups)} %` : "–";
   histogram(answer.counts);
 }
 
