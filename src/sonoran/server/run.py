@@ -34,7 +34,7 @@ class Server(uvicorn.Server):
 
 
 def bind(config: ServerConfig) -> socket.socket:
-    """Take the address, before models are loaded for nothing. Raises ConfigError."""
+    """Take the address before models are loaded for nothing; clients are refused until then. Raises ConfigError."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -42,9 +42,6 @@ def bind(config: ServerConfig) -> socket.socket:
         taken = socket.socket(family, kind, protocol)
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         taken.bind(address)
-        if config.port:
-            # Another server there would only be noticed when both listen.
-            taken.listen(0)
     except OSError as error:
         raise ConfigError(
             f"cannot listen at {config.host}:{config.port}: {error.strerror or error}; choose another --port, 0 for any"
