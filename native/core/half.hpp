@@ -15,16 +15,12 @@ inline uint16_t float_to_bf16(float f) {
   return static_cast<uint16_t>((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
 }
 
+// Without branches, so that loops of it become vectors.
 inline float half_to_float(uint16_t h) {
-  const uint32_t sign = uint32_t{h & 0x8000u} << 16;
-  const uint32_t exponent = (h >> 10) & 0x1fu;
-  const uint32_t mantissa = h & 0x3ffu;
-  if (exponent == 31) {
-    return std::bit_cast<float>(sign | 0x7f800000u | (mantissa << 13) | (mantissa != 0 ? 0x400000u : 0u));
-  }
-  if (exponent != 0) return std::bit_cast<float>(sign | ((exponent + 112) << 23) | (mantissa << 13));
-  const float magnitude = static_cast<float>(mantissa) * 0x1p-24f;  // subnormal: exact
-  return std::bit_cast<float>(std::bit_cast<uint32_t>(magnitude) | sign);
+  const uint32_t sign = uint32_t{h & 0x8000u} << 16, rest = uint32_t{h & 0x7fffu} << 13;
+  const auto finite = std::bit_cast<uint32_t>(std::bit_cast<float>(rest) * 0x1p112f);  // exact
+  const uint32_t special = rest | 0x7f800000u | ((h & 0x3ffu) != 0 ? 0x400000u : 0u);
+  return std::bit_cast<float>(sign | ((h & 0x7c00u) == 0x7c00u ? special : finite));
 }
 
 inline uint16_t float_to_half(float f) {

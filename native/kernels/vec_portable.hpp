@@ -70,7 +70,12 @@ struct Vec {
     return map<F>([&](int i) { return x.v[i] / y.v[i]; });
   }
   static F fma(F x, F y, F z) {
+#if defined(__FP_FAST_FMAF)
     return map<F>([&](int i) { return std::fma(x.v[i], y.v[i], z.v[i]); });
+#else
+    for (int i = 0; i < 16; i += 2) fma_two(x.v + i, y.v + i, z.v + i);
+    return z;
+#endif
   }
   static F max(F x, F y) {
     return map<F>([&](int i) { return x.v[i] > y.v[i] ? x.v[i] : y.v[i]; });
@@ -172,11 +177,57 @@ struct Vec {
     return x;
   }
   // Per lane, the sum of 4 products of unsigned codes (Bits wide) and signed bytes x, the same 4 for every
-  // lane.
+  // lane. A product fits an int16, and below 8 bits the sum of two does; in these widths processors without a
+  // dot product multiply best.
   template <int Bits>
   static I dot4(I acc, const Q& codes, const int8_t* x) {
-    for (int i = 0; i < 64; ++i) acc.v[i / 4] += int32_t{codes.v[i]} * x[i % 4];
+    const int16_t a = x[0], b = x[1], c = x[2], d = x[3];
+    const Int16s even = {a, c, a, c, a, c, a, c}, odd = {b, d, b, d, b, d, b, d};
+    for (int i = 0; i < 16; i += 4) {
+      Uint32s lanes;
+      std::memcpy(&lanes, codes.v + 4 * i, sizeof lanes);
+      const Int16s first = reinterpret_cast<Int16s>(lanes & 0x00ff00ff) * even;
+      const Int16s second = reinterpret_cast<Int16s>((lanes >> 8) & 0x00ff00ff) * odd;
+      Int32s sum;
+      std::memcpy(&sum, acc.v + i, sizeof sum);
+      sum += Bits < 8 ? joined(first + second) : joined(first) + joined(second);
+      std::memcpy(acc.v + i, &sum, sizeof sum);
+    }
     return acc;
+  }
+
+ private:
+  // Vectors of the compiler, of whatever registers there are.
+  using Int16s [[gnu::vector_size(16)]] = int16_t;
+  using Int32s [[gnu::vector_size(16)]] = int32_t;
+  using Uint32s [[gnu::vector_size(16)]] = uint32_t;
+  using Int64s [[gnu::vector_size(16)]] = int64_t;
+  using Doubles [[gnu::vector_size(16)]] = double;
+  using Floats [[gnu::vector_size(8)]] = float;
+
+  // z = x y + z for two lanes, rounded once, where the processor has no instruction for it. The product is
+  // exact in double; the sum is rounded to odd there, which rounding to float then does not notice (Boldo and
+  // Melquiond, 2008).
+  static void fma_two(const float* x, const float* y, float* z) {
+    const Doubles product = doubles(x) * doubles(y), addend = doubles(z);
+    Doubles sum = product + addend;
+    const Doubles rest = sum - product, lost = (product - (sum - rest)) + (addend - rest);
+    const auto bits = reinterpret_cast<Int64s>(sum);
+    const Int64s inexact = (lost > 0) | (lost < 0);  // neither with a NaN
+    const Int64s outwards = (lost > 0) == (sum > 0);
+    const Int64s step = inexact & (((bits & 1) == 0) & ((outwards & 1) | ~outwards));
+    sum = reinterpret_cast<Doubles>(bits + step);
+    const Floats result = __builtin_convertvector(sum, Floats);
+    std::memcpy(z, &result, sizeof result);
+  }
+  static Doubles doubles(const float* p) {
+    Floats v;
+    std::memcpy(&v, p, sizeof v);
+    return __builtin_convertvector(v, Doubles);
+  }
+  static Int32s joined(Int16s pairs) {
+    const auto lanes = reinterpret_cast<Uint32s>(pairs);
+    return (reinterpret_cast<Int32s>(lanes << 16) >> 16) + (reinterpret_cast<Int32s>(lanes) >> 16);
   }
 };
 

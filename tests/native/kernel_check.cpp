@@ -176,7 +176,7 @@ void check_decoder(const std::vector<const Kernels*>& all) {
   std::string first;
   for (const Kernels* kernels : all) {
     Random random{3};
-    Decoder decoder(c, specs, 2, {}, kernels->name);
+    Decoder decoder(c, specs, 2, {}, kernels->name, 2);
     for (const MatrixSpec& spec : specs) {
       const auto rows = file_rows(spec.format, spec.outputs, spec.inputs, random);
       decoder.weights().load_matrix(spec.name, spec.format, rows.data(), rows.size(), decoder.pool());
