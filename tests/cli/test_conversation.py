@@ -162,6 +162,9 @@ def test_what_is_no_chat_is_neither_loaded_nor_written_over(tmp_path: Path, chan
     path.write_text(json.dumps(json.loads(talk(chat(), ("a", "1")).to_json()) | change))
     with pytest.raises(ConfigError):
         chat().enter(f"/load {path}")
+    path.write_text("[" * 100_000)
+    with pytest.raises(ConfigError, match="is no saved chat"):
+        chat().enter(f"/load {path}")
     path.write_text("my notes")
     with pytest.raises(ConfigError, match="is no saved chat; choose another name"):
         chat().enter(f"/save {path}")

@@ -14,6 +14,7 @@ from sonoran.cli.options import SAMPLING, SPECULATION, Given, Option, decoding, 
 from sonoran.cli.prompt import with_files
 from sonoran.config import ALIASES, SpeculativeConfig
 from sonoran.errors import ConfigError, nearest
+from sonoran.models.untrusted import parse_json, refusing
 from sonoran.sampling.params import SamplingParams
 
 FORMAT = "sonoran chat 1"
@@ -398,8 +399,9 @@ def _is_chat(path: Path) -> bool:
 def _read_chat(path: Path) -> Mapping[str, Any]:
     text = read(path, "chat")
     try:
-        saved = json.loads(text)
-    except ValueError:
+        with refusing(path, ConfigError):
+            saved = parse_json(text, ConfigError)
+    except ConfigError:
         saved = None
     sound = (
         isinstance(saved, dict)

@@ -30,7 +30,7 @@ from sonoran.server.run import bind, fingerprint, serve
 EXAMPLES = examples(
     "sonoran serve",
     "sonoran serve --draft auto --port 9000",
-    "sonoran serve -m model.gguf --draft draft.gguf --mode ssd --served-model-name my-model",
+    "sonoran serve -m model.gguf --draft draft.gguf --served-model-name mine",
     "sonoran serve --host 0.0.0.0 --api-key-file keys.txt",
 )
 KEY_VARIABLE = "SONORAN_API_KEY"
