@@ -148,7 +148,7 @@ def _about(head: bytes) -> tuple[int, int] | None:
     try:
         about = json.loads(head[len(_MAGIC) :])
         return int(about["bytes"]), int(about["digest"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
 
 

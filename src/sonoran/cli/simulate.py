@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 from rich.table import Table
@@ -10,6 +10,8 @@ from rich.text import Text
 
 from sonoran.cli.common import JsonOption, command, err, examples, out, print_json, say
 from sonoran.errors import PlanError
+from sonoran.planning.rounds.behaviour import Behaviour
+from sonoran.planning.rounds.costs import Costs
 from sonoran.planning.rounds.presets import (
     PRESETS,
     Comparison,
@@ -19,11 +21,18 @@ from sonoran.planning.rounds.presets import (
     load_preset,
     to_document,
 )
+from sonoran.planning.rounds.search import Found, best_plans
+from sonoran.theory.latency import LatencyCurve
+
+OWN = "Passes of your own"
+Number = TypeVar("Number", int, float)
 
 EXAMPLES = examples(
     "sonoran simulate --preset llama-70b",
     "sonoran simulate --preset qwen-32b --json",
     "sonoran simulate --preset mine.json --rounds 10000",
+    "sonoran simulate --target-ms 28,31,45 --rows 1,4,8 --draft-ms 7 --alpha 0.8",
+    "sonoran simulate --target-ms 15,22 --rows 1,64 --draft-ms 2 --alpha 0.85 --batch 1,4,16",
 )
 MAX_ROUNDS = 1_000_000
 
@@ -41,11 +50,60 @@ def simulate(
             help=f"{', '.join(PRESETS)}, or a JSON file (docs/calibration.md).", metavar="NAME|FILE"
         ),
     ] = PRESETS[0],
+    target_ms: Annotated[
+        str | None,
+        typer.Option(
+            help="Instead of a preset: ms of a target pass by --rows.", metavar="MS,MS", rich_help_panel=OWN
+        ),
+    ] = None,
+    rows: Annotated[
+        str, typer.Option(help="Rows of these passes.", metavar="N,N", rich_help_panel=OWN)
+    ] = "1",
+    draft_ms: Annotated[
+        str | None,
+        typer.Option(help="Ms of a draft pass by --draft-rows.", metavar="MS,MS", rich_help_panel=OWN),
+    ] = None,
+    draft_rows: Annotated[
+        str, typer.Option(help="Rows of the draft's passes.", metavar="N,N", rich_help_panel=OWN)
+    ] = "1",
+    alpha: Annotated[
+        float | None,
+        typer.Option(help="Chance that a drafted token is accepted.", rich_help_panel=OWN),
+    ] = None,
+    batch: Annotated[
+        str,
+        typer.Option(help="Sequences at a time; several with commas.", metavar="N,N", rich_help_panel=OWN),
+    ] = "1",
+    rank_exponent: Annotated[
+        float,
+        typer.Option(
+            help="How fast misses fall with the fan-out F, as F^-r (SSD paper, Definition 11).",
+            rich_help_panel=OWN,
+        ),
+    ] = 1.5,
+    message_ms: Annotated[
+        float, typer.Option(help="Round trip of a message between target and draft.", rich_help_panel=OWN)
+    ] = 0.2,
     rounds: Annotated[int, typer.Option(help="Rounds of each run.")] = 2000,
     seed: Annotated[int, typer.Option(help="Seed of the random numbers.")] = 0,
     json: JsonOption = False,
 ) -> None:
-    """Simulate AR, SD and SSD with a preset's latencies and acceptance; print published values beside."""
+    """Simulate AR, SD and SSD with a preset's latencies and acceptance; print published values beside.
+
+    With --target-ms, --draft-ms and --alpha: find the best K of SD, and K, budget and backup of SSD, for these passes.
+    """
+    given = {"--target-ms": target_ms, "--draft-ms": draft_ms, "--alpha": alpha}
+    if any(value is not None for value in given.values()):
+        missing = [name for name, value in given.items() if value is None]
+        if target_ms is None or draft_ms is None or alpha is None:
+            raise PlanError(f"passes of your own need {', '.join(missing)} too")
+        costs = Costs(
+            curve("--target-ms", target_ms, "--rows", rows),
+            curve("--draft-ms", draft_ms, "--draft-rows", draft_rows),
+            message_ms=message_ms,
+        )
+        search(costs, Behaviour.power_law((alpha,), rank_exponent), numbers("--batch", batch, int), json)
+        return
     if not 1 <= rounds <= MAX_ROUNDS:
         raise PlanError(f"--rounds must be from 1 to {MAX_ROUNDS}, got {rounds}")
     chosen = load_preset(preset)
@@ -59,6 +117,79 @@ def simulate(
         print_json({**to_document(chosen, answers), "rounds": rounds, "seed": seed})
         return
     print_tables(chosen, answers)
+
+
+def numbers(option: str, text: str, kind: type[Number]) -> list[Number]:
+    """Numbers with commas. Raises PlanError naming the option."""
+    try:
+        return [kind(part) for part in text.split(",")]
+    except ValueError:
+        raise PlanError(f"{option} must be numbers with commas, got {text!r}") from None
+
+
+def curve(option: str, times: str, rows_option: str, rows: str) -> LatencyCurve:
+    """Latency by rows from two options. Raises PlanError."""
+    ms, at = numbers(option, times, float), numbers(rows_option, rows, int)
+    if len(ms) != len(at):
+        raise PlanError(
+            f"{option} has {len(ms)} times for the {len(at)} numbers of {rows_option}: give one for each"
+        )
+    return LatencyCurve(tuple(zip(map(float, at), ms, strict=True)))
+
+
+def search(costs: Costs, behaviour: Behaviour, batches: list[int], json: bool) -> None:
+    """Print the best plans of each batch size."""
+    found = {size: best_plans(costs, behaviour, batch=size) for size in batches}
+    if json:
+        print_json([{"batch": size, **plans} for size, plans in found.items()])
+        return
+    table = Table(box=None, header_style="bold")
+    for title in ("batch", "AR", "SD", "SSD", "SD/AR", "SSD/AR", "SSD/SD", "hits"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for size, plans in found.items():
+        ar, sd, ssd = (plans[mode].averages for mode in ("ar", "sd", "ssd"))
+        table.add_row(
+            str(size),
+            *(f"{mode.tokens_per_s:.1f}" for mode in (ar, sd, ssd)),
+            *(f"{a.tokens_per_s / b.tokens_per_s:.2f}" for a, b in ((sd, ar), (ssd, ar), (ssd, sd))),
+            f"{ssd.hit_rate or 0.0:.2f}",
+        )
+    out.print(table)
+    for size, plans in found.items():
+        sd_plan, ssd_plan = plans["sd"].plan, plans["ssd"].plan
+        say(
+            f"batch {size}: SD with K = {sd_plan.num_speculative_tokens}; "
+            f"SSD with K = {ssd_plan.num_speculative_tokens}, fan-out {' '.join(map(str, ssd_plan.fan_out))}, backup {ssd_plan.backup}"
+        )
+    say(verdict(found), style="bold")
+    say(
+        "Tokens per second of the whole batch, by the formulas of the SSD paper, the draft on cores or a device of its "
+        "own in SSD. Passes between and beyond the given rows are interpolated.",
+        style="dim",
+    )
+    passes = {
+        (b.curve, b.measured): b.rows
+        for plans in found.values()
+        for f in plans.values()
+        for b in f.extrapolated
+    }
+    for (name, known), count in passes.items():
+        say(
+            f"A pass of {count} rows ({name}) lies beyond the {known:g} given: its time is extended.",
+            style="yellow",
+        )
+
+
+def verdict(found: dict[int, dict[str, Found]]) -> str:
+    """What is fastest at each batch size, in a sentence."""
+    parts = []
+    for size, plans in found.items():
+        mode = max(plans, key=lambda name: plans[name].averages.tokens_per_s)
+        gain = plans[mode].averages.tokens_per_s / plans["ar"].averages.tokens_per_s
+        parts.append(
+            f"{mode.upper()} ({gain:.2f} times AR) at batch {size}" if mode != "ar" else f"AR at batch {size}"
+        )
+    return f"Fastest: {', '.join(parts)}."
 
 
 def print_tables(preset: Preset, answers: list[ScenarioResult]) -> None:

@@ -161,9 +161,51 @@ def test_the_command_as_a_table():
         (("--preset", "llama-70"), "did you mean 'llama-70b'"),
         (("--preset", "missing.json"), "missing.json: cannot be read"),
         (("--rounds", "0"), "--rounds must be from 1"),
+        (("--target-ms", "15", "--alpha", "0.8"), "passes of your own need --draft-ms too"),
+        (
+            ("--target-ms", "15,16", "--draft-ms", "2", "--alpha", "0.8"),
+            "2 times for the 1 numbers of --rows",
+        ),
+        (
+            ("--target-ms", "15", "--draft-ms", "x", "--alpha", "0.8"),
+            "--draft-ms must be numbers with commas",
+        ),
+        (("--target-ms", "15", "--draft-ms", "2", "--alpha", "1.5"), "acceptance"),
     ],
 )
 def test_the_command_refuses(arguments, message):
     result = run(*arguments)
     assert result.exit_code == 2
     assert message in result.stderr.replace("\n", " ")
+
+
+def test_passes_of_ones_own_without_a_file():
+    asked = ("--target-ms", "28,31,45", "--rows", "1,4,8", "--draft-ms", 7, "--alpha", 0.8, "--batch", "1,4")
+    result = run(*asked, "--json")
+    assert result.exit_code == 0, result.stderr
+    one, four = json.loads(result.stdout)
+    assert (one["batch"], four["batch"]) == (1, 4)
+    assert one["ar"]["averages"]["tokens_per_s"] == pytest.approx(1000 / 28)
+    sd = one["sd"]
+    k = sd["plan"]["num_speculative_tokens"]
+    # By hand: tokens of K drafts at 0.8 over K draft passes and a pass of K + 1 rows, 31 ms up to 4 rows.
+    assert k == 3
+    assert sd["averages"]["tokens_per_s"] == pytest.approx(1e3 * (1 - 0.8**4) / 0.2 / (3 * 7 + 31))
+    assert one["ssd"]["averages"]["tokens_per_s"] > sd["averages"]["tokens_per_s"]
+    assert "tree" in [b["curve"] for b in one["ssd"]["extrapolated"]]
+    text = run(*asked)
+    assert "Fastest: SSD" in text.stdout and "lies beyond the 1 given" in " ".join(text.stdout.split())
+
+
+@pytest.mark.parametrize(("alpha", "winner"), [(0.9, "SSD"), (0.02, "AR")])
+def test_the_verdict_can_be_not_to_speculate(alpha, winner):
+    result = run("--target-ms", "30,35", "--rows", "1,2", "--draft-ms", "20", "--alpha", alpha)
+    assert f"Fastest: {winner}" in result.stdout
+
+
+def test_acceptance_rates_matter_without_a_file():
+    speeds = []
+    for alpha in (0.3, 0.8, 0.99):
+        [found] = json.loads(run("--target-ms", 28, "--draft-ms", 7, "--alpha", alpha, "--json").stdout)
+        speeds.append(found["ssd"]["averages"]["tokens_per_s"])
+    assert speeds[0] < speeds[1] < speeds[2]

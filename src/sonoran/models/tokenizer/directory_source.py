@@ -11,7 +11,7 @@ from tokenizers import AddedToken, Tokenizer
 
 from sonoran.errors import ModelError
 from sonoran.models.tokenizer.vocabulary import Spelling, Vocabulary, end_ids, real_size
-from sonoran.models.untrusted import Fields, read_json, refusing, shown
+from sonoran.models.untrusted import Fields, read_json, read_text, refusing, shown
 
 LARGEST_TOKENIZER = 1 << 28  # bytes
 LARGEST_VOCABULARY = 1 << 23  # far beyond any model's
@@ -36,7 +36,7 @@ def from_directory(directory: Path) -> tuple[Any, Vocabulary]:
     file = directory / "chat_template.jinja"
     if file.is_file():
         with refusing(file):
-            templates["default"] = file.read_text(encoding="utf-8")
+            templates["default"] = read_text(file)
     declared: list[int] = []
     for name in ("generation_config", "config"):
         with refusing(directory / f"{name}.json"):
