@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import threading
@@ -17,6 +18,7 @@ from sonoran.errors import ConfigError
 from sonoran.llm import LLM
 from sonoran.server.config import ServerConfig, read_keys
 from sonoran.server.run import bind
+from sonoran.server.service import within
 from tests.engine.helpers import engine, model_drafter
 from tests.server.running import NAME, Running, events, running
 from tests.toy_backend import ToyBackend
@@ -65,6 +67,30 @@ def raw(server: Running, body: dict[str, Any], path: str = "/v1/completions") ->
     head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     connection.sendall(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data)
     return connection
+
+
+def test_a_cancellation_that_meets_the_end_of_the_work_counts() -> None:
+    async def waits(going: asyncio.Event) -> None:
+        done = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().call_soon(done.set_result, None)
+        asyncio.get_running_loop().call_soon(going.set)
+        await within(5.0, done)
+        await asyncio.sleep(0)
+        pytest.fail("the cancellation was forgotten")
+
+    async def run() -> None:
+        going = asyncio.Event()
+        task = asyncio.create_task(waits(going))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # the work is done, and who waits for it has not heard of that yet
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert await within(5.0, asyncio.sleep(0, 7)) == 7
+        with pytest.raises(asyncio.TimeoutError):
+            await within(0.01, asyncio.sleep(5))
+
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize("stream", [False, True])

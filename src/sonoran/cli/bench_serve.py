@@ -32,7 +32,8 @@ from sonoran.server.run import Background
 
 EXAMPLES = examples(
     "sonoran bench serve --draft auto",
-    "sonoran bench serve --url http://127.0.0.1:8000 --served-model-name my-model --clients 1,8",
+    "sonoran bench serve --clients 1,8 --mode ngram",
+    "sonoran bench serve --url http://127.0.0.1:8000 --served-model-name m",
 )
 
 

@@ -23,7 +23,7 @@ from sonoran.errors import SonoranError, nearest
 from sonoran.server.bodies import Writer
 from sonoran.server.errors import ApiError, as_api_error, bad, unavailable
 from sonoran.server.protocol import REQUEST_ID, Kind, Reader, read_job, read_json
-from sonoran.server.service import Service
+from sonoran.server.service import Service, within
 from sonoran.types import RoundEvent
 
 log = logging.getLogger(__name__)
@@ -193,7 +193,7 @@ class Events:
                 await self._send({"type": "http.response.start", "status": 200, "headers": headers})
             body = {"type": "http.response.body", "body": data, "more_body": more}
             try:
-                await asyncio.wait_for(self._send(body), self._stall_s)
+                await within(self._stall_s, self._send(body))
             except asyncio.TimeoutError:
                 raise ClientGoneError from None
 

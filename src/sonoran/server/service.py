@@ -6,10 +6,10 @@ import asyncio
 import time
 import uuid
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from sonoran.engine.runner import EngineClosedError
 from sonoran.engine.sequence import Request
@@ -20,6 +20,8 @@ from sonoran.server.errors import ApiError, as_api_error, bad, busy, unavailable
 from sonoran.server.metrics import Metrics
 from sonoran.server.protocol import Job
 from sonoran.types import RequestDelta, RoundEvent
+
+T = TypeVar("T")
 
 RECENT_ROUNDS = 4096
 """Rounds that spectators can look back on."""
@@ -45,6 +47,23 @@ class Entry:
         if self.started is None:
             return "queued"
         return "decoding" if self.num_tokens else "prefill"
+
+
+async def within(seconds: float, work: Awaitable[T]) -> T:
+    """Return the result of some work; asyncio.TimeoutError when it takes longer, which cancels it.
+
+    `asyncio.wait_for` of Python before 3.12 forgets a cancellation that meets the end of the work: a client that
+    left would be served on.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.wait((task,), timeout=max(0.0, seconds))
+    finally:
+        if not task.done():
+            task.cancel()
+    if task.cancelled() or not task.done():
+        raise asyncio.TimeoutError
+    return task.result()
 
 
 class Service:
@@ -198,7 +217,7 @@ class Service:
             if entry.started is None:
                 limits.append(entry.arrival + config.queue_timeout)
             try:
-                return await asyncio.wait_for(entry.news.get(), min(limits) - time.perf_counter())
+                return await within(min(limits) - time.perf_counter(), entry.news.get())
             except asyncio.TimeoutError:
                 waited = time.perf_counter() - entry.arrival
             if waited >= whole:
