@@ -13,7 +13,8 @@ from sonoran.backends import load
 from sonoran.config import EngineConfig
 from sonoran.errors import CompatibilityError, ConfigError, ModelError
 from sonoran.llm import LLM
-from sonoran.models.opening import Reporting, open_with_tokenizer
+from sonoran.models.opening import Reporting, open_draft, open_with_tokenizer, same_tokenizer
+from sonoran.models.source import open_model
 from sonoran.sampling.params import SamplingParams
 from tests.tiny_models import make_gguf, make_hf_dir
 
@@ -165,3 +166,30 @@ def test_the_default_context_is_what_the_model_was_trained_for_and_memory_allows
 def test_contradictions_are_refused(models: dict[str, Path], options: dict[str, Any], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         LLM(models["target"], threads=1, **options)
+
+
+def test_two_models_are_one_thing_to_wait_for(models: dict[str, Path]) -> None:
+    for method in ("sd", "ssd"):
+        seen: list[tuple[str, float]] = []
+        speculative = {"method": method, "model": str(models["draft"]), "threads": 1}
+        llm = LLM(
+            models["target"],
+            threads=1,
+            speculative_config=speculative,
+            progress=lambda what, share, seen=seen: seen.append((what, share)),  # type: ignore[misc]
+        )
+        llm.close()
+        assert {what for what, _ in seen} == {"loading target.gguf and draft.gguf"}
+        shares = [share for _, share in seen]
+        assert shares == sorted(shares)
+        assert shares[0] < 0.5
+        assert shares[-1] == 1.0
+
+
+def test_the_same_tokenizer_is_built_once(models: dict[str, Path]) -> None:
+    target = open_with_tokenizer(models["target"])
+    draft = open_draft(target, models["draft"])
+    assert draft is not None
+    assert draft.tokenizer is target.tokenizer
+    assert not same_tokenizer(target.file, open_model(models["other"]))
+    assert not same_tokenizer(target.file, open_model(models["directory"]))

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sonoran.backends.base import Backend
 from sonoran.backends.load import free_kv_blocks, kv_blocks_in, load_backend
+from sonoran.backends.native import LoadProgress
 from sonoran.backends.placement import split_cores
 from sonoran.backends.vocabulary import KnownTokens
-from sonoran.config import EngineConfig, SpeculativeConfig, WorkerConfig
+from sonoran.config import ChildConfig, EngineConfig, SpeculativeConfig
 from sonoran.drafting.model import ModelDrafter
 from sonoran.drafting.ngram import NgramDrafter
 from sonoran.drafting.ssd import SsdDrafter
@@ -59,13 +61,16 @@ def build_drafter(
     target_blocks: int,
     config: EngineConfig,
     speculative: SpeculativeConfig | None,
-    reporting: Reporting,
+    progress: LoadProgress | None = None,
+    client: WorkerClient | None = None,
 ) -> Drafter | None:
-    """Load the draft, or start or find its worker. Raises what that raises."""
+    """Load the draft, or start or find its worker, unless `client` is about to. Raises what that raises."""
     if speculative is None:
         return None
     if speculative.method == "ssd":
-        return _worker_drafter(target, draft, target_blocks, config, speculative, reporting)
+        client = client or worker_client(target, draft, target_blocks, config, speculative)
+        client.start(progress)
+        return SsdDrafter(client, target_vocab=target.file.config.vocab_size)
     if draft is None:
         return NgramDrafter(min_n=speculative.prompt_lookup_min, max_n=speculative.prompt_lookup_max)
     own_place = speculative.threads is not None or speculative.cores is not None
@@ -80,7 +85,7 @@ def build_drafter(
         cores=speculative.cores if own_place else config.cores,
         quantize=speculative.quantize,
         draft_vocab=speculative.draft_vocab,
-        progress=reporting.loading(draft.file),
+        progress=progress,
     )
     ours, theirs = target.tokenizer.vocab_size, draft.tokenizer.vocab_size
     # Where a target has more tokens than the draft, these are padding to the draft, if it has rows for them at all.
@@ -98,14 +103,16 @@ def build_drafter(
     )
 
 
-def _worker_drafter(
+def worker_client(
     target: OpenModel,
     draft: OpenModel | None,
     target_blocks: int,
     config: EngineConfig,
     speculative: SpeculativeConfig,
-    reporting: Reporting,
-) -> Drafter:
+    early: WorkerClient | None = None,
+) -> WorkerClient:
+    """Return the client of a draft worker: of one that it will start, `early` if that waits already, or, without a
+    draft, of one elsewhere."""
     hello = Hello(
         PROTOCOL_VERSION,
         target.tokenizer.fingerprint(),
@@ -116,23 +123,35 @@ def _worker_drafter(
     )
     if draft is None:
         keys = load_keys(speculative.draft_key_file, "client") if speculative.draft_key_file else None
-        place = Remote(str(speculative.draft_address), keys)
-        client = WorkerClient(hello, place, target.tokenizer.fingerprint)
-        client.start()
-    else:
-        own = Local(_worker_config(draft, target_blocks, config, speculative))
-        client = WorkerClient(hello, own, target.tokenizer.fingerprint)
-        client.start(reporting.loading(draft.file))
-    return SsdDrafter(client, target_vocab=target.file.config.vocab_size)
+        return WorkerClient(hello, Remote(str(speculative.draft_address), keys), target.tokenizer.fingerprint)
+    options = _worker_config(target, draft, target_blocks, config, speculative)
+    if early is None:
+        return WorkerClient(hello, Local(options), target.tokenizer.fingerprint)
+    early.brief(hello, options, target.tokenizer.fingerprint)
+    return early
+
+
+def _early_client(speculative: SpeculativeConfig | None) -> WorkerClient | None:
+    """Start a draft worker, if one will be needed, before it is known what it serves: a new Python takes its time."""
+    if speculative is None or speculative.method != "ssd" or speculative.model is None:
+        return None
+    client = WorkerClient(None, Local(Future()))
+    client.begin()
+    return client
 
 
 def _worker_config(
-    draft: OpenModel, target_blocks: int, config: EngineConfig, speculative: SpeculativeConfig
-) -> WorkerConfig:
+    target: OpenModel,
+    draft: OpenModel,
+    target_blocks: int,
+    config: EngineConfig,
+    speculative: SpeculativeConfig,
+) -> ChildConfig:
+    same = draft.tokenizer.fingerprint() == target.tokenizer.fingerprint()
     k = speculative.num_speculative_tokens
     # Beside the target's tokens: the speculation, and a slot for each branch and step.
     beyond = k + LARGEST_BUDGET * k
-    return WorkerConfig(
+    return ChildConfig(
         model=str(draft.file.path),
         threads=speculative.threads,
         cores=speculative.cores,
@@ -140,6 +159,11 @@ def _worker_config(
         draft_vocab=speculative.draft_vocab,
         block_size=config.block_size,
         num_kv_blocks=target_blocks + config.max_num_seqs * (-(-beyond // config.block_size) + 1),
+        # Of vocabularies that differ in length the worker has to tell more.
+        fingerprint=draft.tokenizer.fingerprint() if same else "",
+        num_tokens=draft.tokenizer.vocab_size,
+        stand_in=draft.stand_in,
+        special_ids=tuple(sorted(draft.special_ids)),
     )
 
 
@@ -183,25 +207,35 @@ def load_models(
     Raises ModelError, DownloadError, CompatibilityError, ConfigError.
     """
     reporting = reporting or Reporting()
-    target = open_with_tokenizer(model, reporting)
-    draft = open_draft(target, speculative.model if speculative else None, reporting)
-    config, speculative = separate_cores(config, speculative)
-    length, blocks = plan_memory(target.file.config, config)
-    target, draft = target.for_context(length), draft.for_context(length) if draft else None
-    backend = load_backend(
-        "target",
-        target,
-        num_blocks=blocks,
-        block_size=config.block_size,
-        threads=config.threads,
-        cores=config.cores,
-        quantize=config.quantize,
-        progress=reporting.loading(target.file),
-    ).backend
+    client, backend = _early_client(speculative), None
     try:
-        drafter = build_drafter(target, draft, blocks, config, speculative, reporting)
+        target = open_with_tokenizer(model, reporting)
+        draft = open_draft(target, speculative.model if speculative else None, reporting)
+        config, speculative = separate_cores(config, speculative)
+        length, blocks = plan_memory(target.file.config, config)
+        target, draft = target.for_context(length), draft.for_context(length) if draft else None
+        files = [target.file] if draft is None else [target.file, draft.file]
+        tell, *rest = reporting.loading_together(files)
+        tell_draft = rest[0] if rest else None
+        if speculative is not None and speculative.method == "ssd":
+            client = worker_client(target, draft, blocks, config, speculative, client)
+            client.begin()  # it loads its draft while the target is loaded here
+        backend = load_backend(
+            "target",
+            target,
+            num_blocks=blocks,
+            block_size=config.block_size,
+            threads=config.threads,
+            cores=config.cores,
+            quantize=config.quantize,
+            progress=_with_worker(tell, tell_draft, client),
+        ).backend
+        drafter = build_drafter(target, draft, blocks, config, speculative, tell_draft, client)
     except BaseException:
-        backend.close()
+        if client is not None:
+            client.close()
+        if backend is not None:
+            backend.close()
         raise
     return Models(target, backend, drafter, config, speculative, length)
 
@@ -215,8 +249,24 @@ def with_drafter(
     """
     draft = open_draft(models.target, speculative.model if speculative else None, reporting)
     blocks = models.backend.num_blocks
-    drafter = build_drafter(models.target, draft, blocks, config, speculative, reporting)
+    progress = reporting.loading(draft.file) if draft is not None else None
+    drafter = build_drafter(models.target, draft, blocks, config, speculative, progress)
     return replace(models, drafter=drafter, config=config, speculative=speculative)
+
+
+def _with_worker(
+    tell: LoadProgress | None, tell_draft: LoadProgress | None, client: WorkerClient | None
+) -> LoadProgress | None:
+    """Let the target's progress tell the worker's, too, which nobody waits for meanwhile."""
+    if tell is None or tell_draft is None or client is None:
+        return tell
+
+    def both(done: int, total: int) -> None:
+        if client.loaded is not None:
+            tell_draft(*client.loaded)
+        tell(done, total)
+
+    return both
 
 
 def make_engine(models: Models) -> EngineCore:

@@ -339,6 +339,16 @@ class WorkerConfig(DraftModelConfig):
         _whole(self, "max_rows", 1, MAX_BATCHED_TOKENS)
 
 
+@dataclass(frozen=True, kw_only=True)
+class ChildConfig(WorkerConfig):
+    """A worker that an engine starts, which has read the draft's vocabulary already: to do it again would take long."""
+
+    fingerprint: str = ""  # empty: it has to read it itself
+    num_tokens: int = 0
+    stand_in: int = 0
+    special_ids: tuple[int, ...] = ()
+
+
 def check_length(num_tokens: int) -> None:
     """Raise ConfigError for a speculation that is longer than any may be."""
     if num_tokens > MAX_SPECULATIVE_TOKENS:

@@ -8,6 +8,8 @@ import signal
 import stat
 import sys
 import tempfile
+from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ import zmq
 
 from sonoran.errors import WorkerError
 from sonoran.worker import process as process_module
+from sonoran.worker.client import WorkerClient
 from sonoran.worker.connection import Remote
 from sonoran.worker.process import Keeper, LocalWorker, interpreter
 from tests.worker.workers import connected, hello, item, leftovers, local, prefill, raw, runs, wait_until
@@ -160,3 +163,23 @@ def test_a_forked_child_leaves_its_parents_worker_alone(private_tmp: Path) -> No
     finally:
         worker.stop()
     assert leftovers(private_tmp) == []
+
+
+def test_a_worker_may_start_before_it_is_known_what_it_serves(private_tmp: Path) -> None:
+    place = local()
+    client = WorkerClient(None, replace(place, options=Future()))
+    client.begin()
+    wait_until(lambda: any(private_tmp.glob("sonoran-draft-*")), "its process is about to be there")
+    client.brief(hello(), place.options)
+    client.start()
+    assert client.state == "up"
+    client.close()
+
+
+def test_one_that_is_never_told_ends_with_its_client(private_tmp: Path) -> None:
+    client = WorkerClient(None, replace(local(), options=Future()))
+    client.begin()
+    client.close()
+    assert not any(private_tmp.glob("sonoran-draft-*"))
+    with pytest.raises(WorkerError, match="was closed while it started"):
+        client.start()

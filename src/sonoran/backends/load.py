@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 from sonoran.backends.base import Backend
 from sonoran.backends.native import LoadProgress, NativeBackend, kv_bytes_per_block
@@ -18,8 +18,8 @@ from sonoran.backends.vocabulary import DraftVocabulary, KnownTokens, draft_voca
 from sonoran.config import MAX_KV_BLOCKS, DraftQuantize, Quantize
 from sonoran.errors import ConfigError, nearest
 from sonoran.models.config import ModelConfig
-from sonoran.models.opening import OpenModel
 from sonoran.models.registry import draft_precision
+from sonoran.models.source import ModelFile
 
 Role = Literal["target", "draft"]
 
@@ -36,6 +36,19 @@ _BACKENDS: dict[str, _Kind] = {"cpu": _Kind(NativeBackend, kv_bytes_per_block)}
 """By device; another backend is one more entry."""
 
 
+class Loadable(Protocol):
+    """An open model: its file, and of its vocabulary what a draft always proposes."""
+
+    @property
+    def file(self) -> ModelFile: ...
+
+    @property
+    def special_ids(self) -> frozenset[int]: ...
+
+    @property
+    def stand_in(self) -> int: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Loaded:
     """A model in memory; of a draft also what it proposes from, None for its whole vocabulary."""
@@ -46,7 +59,7 @@ class Loaded:
 
 def load_backend(
     role: Role,
-    model: OpenModel,
+    model: Loadable,
     *,
     num_blocks: int,
     block_size: int = 16,
@@ -77,8 +90,8 @@ def load_backend(
     )
     if not is_draft:
         return Loaded(backend)
-    vocabulary = draft_vocabulary(backend, draft_vocab, model.tokenizer.special_ids)
-    return Loaded(KnownTokens(backend, backend.config.vocab_size, model.tokenizer.stand_in), vocabulary)
+    vocabulary = draft_vocabulary(backend, draft_vocab, model.special_ids)
+    return Loaded(KnownTokens(backend, backend.config.vocab_size, model.stand_in), vocabulary)
 
 
 def check_kv_memory(model: ModelConfig, num_blocks: int, block_size: int, device: str = "cpu") -> None:

@@ -116,10 +116,13 @@ class Race:
         """Put a lane's drafter beside the target that is in memory."""
         config = EngineConfig(max_num_seqs=1, cores=lane.cores, enable_prefix_caching=False)
         drafter = build_drafter(
-            self.target, self._draft, backend.num_blocks, config, lane.speculative, self._reporting
+            self.target, self._draft, backend.num_blocks, config, lane.speculative, self._draft_progress()
         )
         length = min(self.target.file.config.max_position, backend.num_blocks * backend.block_size)
         return Models(self.target, backend, drafter, config, lane.speculative, length)
+
+    def _draft_progress(self) -> Callable[[int, int], None] | None:
+        return self._reporting.loading(self._draft.file) if self._draft is not None else None
 
     def close(self) -> None:
         """Free the target; what a lane had is freed when the lane ends."""

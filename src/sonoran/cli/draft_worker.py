@@ -75,7 +75,6 @@ def draft_worker(
     check_address(bind, keys)
     with Guard([signal.SIGINT, signal.SIGTERM]) as guard:
         guard.before_exit(lambda: remark("interrupted"))
-        pin_process(config.cores)
         with load_progress() as reporting:
             path = resolve_model(model, progress=reporting.pull)
             loading = reporting.load
@@ -83,6 +82,7 @@ def draft_worker(
                 replace(config, model=str(path)),
                 None if loading is None else lambda done, total: loading(path.name, done, total),
             )
+        pin_process(config.cores)
         facts = {
             "address": bind,
             "encrypted": keys is not None,

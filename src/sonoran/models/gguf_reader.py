@@ -161,6 +161,11 @@ class GgufMetadata(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self._fields)
 
+    def raw(self, key: str) -> tuple[Any, ...]:
+        """Return the types of a value and its bytes, not decoded."""
+        field = self._fields[key]
+        return (*field.types, *(bytes(part) for part in field.parts))
+
     def array_length(self, key: str) -> int:
         """Elements of an array, without decoding it; 0 when the key is missing or not an array."""
         field = self._fields.get(key)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sonoran.errors import ConfigError
 from sonoran.models.download import Progress
 from sonoran.models.families import family_draft
+from sonoran.models.gguf_reader import GgufMetadata
 from sonoran.models.source import ModelFile, open_model, resolve_model
 from sonoran.models.tokenizer.compatibility import require_compatible
 from sonoran.models.tokenizer.tokenizer import Tokenizer
@@ -27,10 +30,22 @@ class Reporting:
 
     def loading(self, file: ModelFile) -> Callable[[int, int], None] | None:
         """Return the callback for one file."""
+        return self.loading_together([file])[0]
+
+    def loading_together(self, files: Sequence[ModelFile]) -> list[Callable[[int, int], None] | None]:
+        """Return a callback for each of the files that are loaded at once: together they are one thing, with the bytes
+        of all."""
         if self.load is None:
-            return None
-        report, name = self.load, file.path.name
-        return lambda done, total: report(name, done, total)
+            return [None] * len(files)
+        report, name = self.load, " and ".join(file.path.name for file in files)
+        sizes = [file.nbytes for file in files]
+        shares = [0.0] * len(files)
+
+        def tell(index: int, done: int, total: int) -> None:
+            shares[index] = done / total if total else 1.0
+            report(name, round(sum(map(operator.mul, shares, sizes))), sum(sizes))
+
+        return [functools.partial(tell, index) for index in range(len(files))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +59,38 @@ class OpenModel:
         """Return the model for texts of at most ``length`` tokens, see ModelConfig.for_context."""
         return replace(self, file=replace(self.file, config=self.file.config.for_context(length)))
 
+    @property
+    def special_ids(self) -> frozenset[int]:
+        """Special tokens of the vocabulary."""
+        return self.tokenizer.special_ids
+
+    @property
+    def stand_in(self) -> int:
+        """Token that a draft reads in place of those that its target has more."""
+        return self.tokenizer.stand_in
+
 
 def open_with_tokenizer(model: str | Path, reporting: Reporting | None = None) -> OpenModel:
     """Find (if need be fetch) a model and open it with its tokenizer. Raises ModelError, DownloadError."""
     file = open_model(resolve_model(model, progress=reporting.pull if reporting else None))
     return OpenModel(file, Tokenizer.from_model(file))
+
+
+def same_tokenizer(first: ModelFile, second: ModelFile) -> bool:
+    """Whether two GGUF files have the same tokenizer, byte for byte; templates of chats do not count.
+
+    To build a second one takes longer than all else that happens before weights are read.
+    """
+    ours, theirs = first.metadata, second.metadata
+    if not isinstance(ours, GgufMetadata) or not isinstance(theirs, GgufMetadata):
+        return False
+    # What a tokenizer leaves out, the size of the embedding adds: padding.
+    if first.config.vocab_size != second.config.vocab_size:
+        return False
+    names = {key for key in (*ours, *theirs) if key.startswith("tokenizer.") and "chat_template" not in key}
+    return bool(names) and all(
+        key in ours and key in theirs and ours.raw(key) == theirs.raw(key) for key in names
+    )
 
 
 def known_draft(target: OpenModel) -> str | None:
@@ -73,6 +115,9 @@ def open_draft(
             f"{target.tokenizer.vocab_size} tokens): name a smaller model of its family as the draft, "
             "or use mode ngram, which needs none"
         )
-    draft = open_with_tokenizer(name, reporting)
+    file = open_model(resolve_model(name, progress=reporting.pull if reporting else None))
+    if same_tokenizer(target.file, file):
+        return OpenModel(file, target.tokenizer)
+    draft = OpenModel(file, Tokenizer.from_model(file))
     require_compatible(target.tokenizer, draft.tokenizer)
     return draft

@@ -9,9 +9,10 @@ from functools import lru_cache
 from sonoran.backends.base import Backend
 from sonoran.backends.load import load_backend
 from sonoran.backends.vocabulary import DraftVocabulary
-from sonoran.config import WorkerConfig
+from sonoran.config import ChildConfig, WorkerConfig
 from sonoran.engine.kv import KVMemory
-from sonoran.models.opening import open_with_tokenizer
+from sonoran.models.opening import OpenModel, open_with_tokenizer
+from sonoran.models.source import ModelFile, open_model, resolve_model
 
 
 @dataclass(slots=True)
@@ -43,9 +44,27 @@ class DraftModel:
         self.backend.close()
 
 
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A model whose vocabulary somebody else has read."""
+
+    file: ModelFile
+    special_ids: frozenset[int]
+    stand_in: int
+
+
 def load_draft_model(config: WorkerConfig, progress: Callable[[int, int], None] | None = None) -> DraftModel:
     """Find, open and load the draft. Raises ModelError, DownloadError, ConfigError."""
-    model = open_with_tokenizer(str(config.model))
+    model: OpenModel | _Known
+    fingerprint_of: Callable[[int], str] | None = None
+    if isinstance(config, ChildConfig) and config.fingerprint:
+        file = open_model(resolve_model(str(config.model)))
+        model = _Known(file, frozenset(config.special_ids), config.stand_in)
+        fingerprint, num_tokens = config.fingerprint, config.num_tokens
+    else:
+        model = open_with_tokenizer(str(config.model))
+        fingerprint, num_tokens = model.tokenizer.fingerprint(), model.tokenizer.vocab_size
+        fingerprint_of = lru_cache(maxsize=64)(model.tokenizer.fingerprint)
     loaded = load_backend(
         "draft",
         model,
@@ -61,10 +80,10 @@ def load_draft_model(config: WorkerConfig, progress: Callable[[int, int], None] 
         backend=loaded.backend,
         kv=KVMemory(loaded.backend),
         name=model.file.path.name,
-        fingerprint=model.tokenizer.fingerprint(),
+        fingerprint=fingerprint,
         vocabulary=loaded.vocabulary,
         max_rows=config.max_rows,
-        num_tokens=model.tokenizer.vocab_size,
-        fingerprint_of=lru_cache(maxsize=64)(model.tokenizer.fingerprint),
-        stand_in=model.tokenizer.stand_in,
+        num_tokens=num_tokens,
+        fingerprint_of=fingerprint_of,
+        stand_in=model.stand_in,
     )

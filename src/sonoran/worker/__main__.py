@@ -20,7 +20,7 @@ from typing import TypeVar
 import msgspec
 
 from sonoran.backends.native import LoadProgress
-from sonoran.config import WorkerConfig
+from sonoran.config import ChildConfig
 from sonoran.errors import ConfigError, SonoranError
 from sonoran.ssd.model import load_draft_model
 from sonoran.worker.guard import Guard
@@ -86,7 +86,8 @@ def pin_process(cores: Sequence[int] | None) -> None:
         os.sched_setaffinity(0, cores)
         for task in tasks.iterdir() if tasks.is_dir() else ():
             with suppress(ProcessLookupError):  # a thread that has just ended
-                os.sched_setaffinity(int(task.name), cores)
+                if not os.sched_getaffinity(int(task.name)) <= set(cores):  # else it has a core of its own
+                    os.sched_setaffinity(int(task.name), cores)
     except (OSError, ValueError) as error:
         usable = sorted(os.sched_getaffinity(0))
         raise ConfigError(
@@ -124,11 +125,12 @@ def _report(control: int, report: Report) -> None:
         os.write(control, msgspec.json.encode(report) + b"\n")
 
 
-def build(config: WorkerConfig, progress: LoadProgress) -> Service:
-    """Load the draft model that was named, on its cores."""
+def build(config: ChildConfig, progress: LoadProgress) -> Service:
+    """Load the draft model that was named, on all cores, and stay on its own from then on."""
+    draft = load_draft_model(config, progress)
     pin_process(config.cores)
-    return draft_service(load_draft_model(config, progress))
+    return draft_service(draft)
 
 
 if __name__ == "__main__":
-    sys.exit(child_main(build, WorkerConfig))
+    sys.exit(child_main(build, ChildConfig))

@@ -12,6 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from dataclasses import asdict
 from typing import Any, Protocol
 
@@ -97,11 +98,13 @@ class WorkerClient:
     """A ``DraftClient`` over a socket. ``start`` it, then ask; all methods may be called from any thread."""
 
     def __init__(
-        self, hello: Hello, place: Remote | Local, fingerprint_of: Callable[[int], str] | None = None
+        self, hello: Hello | None, place: Remote | Local, fingerprint_of: Callable[[int], str] | None = None
     ) -> None:
         """Prepare. ``fingerprint_of`` gives that of the target's first tokens, for a draft that has fewer.
 
         Raises ConfigError for an address that cannot be used.
+
+        Without a `hello` and with a Future as the options of its place, it starts a worker that waits for ``brief``.
         """
         self.place = place
         if isinstance(place, Remote):
@@ -116,8 +119,28 @@ class WorkerClient:
         self._pending_frees: set[int] = set()
         self._settled, self._closing = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="draft-worker-client", daemon=True)
-        self._closed = False
+        self._begun = self._closed = False
         self._process = os.getpid()
+
+    def begin(self) -> None:
+        """Start to connect, and the worker before, in the background; ``start`` waits for what comes of it."""
+        if not self._begun:
+            self._begun = True
+            self._thread.start()
+
+    def brief(
+        self, hello: Hello, options: object, fingerprint_of: Callable[[int], str] | None = None
+    ) -> None:
+        """Tell a worker that was started early what it serves, and whom."""
+        self._connection.hello, self._connection.fingerprint_of = hello, fingerprint_of
+        if isinstance(self.place, Local) and isinstance(self.place.options, Future):
+            self.place.options.set_result(options)
+
+    @property
+    def loaded(self) -> tuple[int, int] | None:
+        """Bytes that a worker of our own has loaded so far and bytes in all, once it has begun."""
+        worker = self._keeper.worker if self._keeper else None
+        return worker.progress if worker is not None else None
 
     def start(self, progress: Callable[[int, int], None] | None = None) -> Welcome:
         """Connect, if need be after starting the worker; return how it introduced itself.
@@ -125,12 +148,11 @@ class WorkerClient:
         ``progress`` is called with the bytes loaded and the bytes in all. Raises CompatibilityError when the
         worker declines, WorkerError when there is none, and whatever a worker of our own reports.
         """
-        self._thread.start()
+        self.begin()
         seen: tuple[int, int] | None = None
         try:
             while not self._settled.wait(_BUSY_PAUSE_S):
-                worker = self._keeper.worker if self._keeper else None
-                now = worker.progress if worker is not None else None
+                now = self.loaded
                 if progress is not None and now is not None and now != seen:
                     seen = now
                     progress(*now)
@@ -232,6 +254,8 @@ class WorkerClient:
         if os.getpid() != self._process:
             return
         self._closing.set()
+        if isinstance(self.place, Local) and isinstance(self.place.options, Future):
+            self.place.options.cancel()  # else its worker waits for them
         if self._thread.is_alive():
             self._thread.join()
         with self._lock:

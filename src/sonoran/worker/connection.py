@@ -121,7 +121,7 @@ class Connection:
 
     def __init__(
         self,
-        hello: Hello,
+        hello: Hello | None,
         connect: Callable[[], Link],
         patience_s: float,
         fingerprint_of: Callable[[int], str] | None = None,
@@ -134,8 +134,8 @@ class Connection:
         self.retry_at = 0.0
         self.awaited: int | None = None  # the round whose reply is waited for
         self.worker_stats: dict[str, Any] | None = None
-        self._hello, self._connect, self._patience_s = hello, connect, patience_s
-        self._fingerprint_of = fingerprint_of  # of the target's first tokens
+        self.hello, self._connect, self._patience_s = hello, connect, patience_s
+        self.fingerprint_of = fingerprint_of  # of the target's first tokens
         self._link: Link | None = None
         self._greeted = False
         self._since = 0.0  # of the present state
@@ -165,7 +165,9 @@ class Connection:
         if self._link is None:
             return
         if self.state == "connecting" and not self._greeted:
-            self._greeted = self._link.send(self._hello)
+            if self.hello is None:
+                raise WorkerError("there is nothing to say hello with yet")
+            self._greeted = self._link.send(self.hello)
         while self.receive(now) is not None:
             pass
         if self.state == "connecting":
@@ -269,10 +271,12 @@ class Connection:
             self.counters.late_replies += 1
 
     def _come_up(self, welcome: Welcome, now: float) -> None:
-        hello = self._hello
+        hello = self.hello
+        if hello is None:
+            return
         expected, fewer = hello.fingerprint, 0 < welcome.num_tokens < hello.num_tokens
-        if fewer and welcome.fingerprint != expected and self._fingerprint_of is not None:
-            expected = self._fingerprint_of(welcome.num_tokens)
+        if fewer and welcome.fingerprint != expected and self.fingerprint_of is not None:
+            expected = self.fingerprint_of(welcome.num_tokens)
         if (welcome.version, welcome.fingerprint) != (hello.version, expected):
             self.lose(CompatibilityError("the draft worker has another version or vocabulary"), now)
         elif not MIN_HEARTBEAT_S <= welcome.heartbeat_s <= MAX_HEARTBEAT_S or welcome.context_length < 1:

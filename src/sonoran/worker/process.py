@@ -18,6 +18,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -70,7 +71,8 @@ class _Said:
 class LocalWorker:
     """One child process and its folder. Make it in a thread that lives as long as the worker shall.
 
-    ``options`` go to the worker as JSON: a WorkerConfig, unless ``command`` is another than ours. Raises WorkerError
+    ``options`` go to the worker as JSON: a WorkerConfig, unless ``command`` is another than ours, or a Future of one,
+    which is waited for while the process starts. Raises WorkerError
     when the process cannot be started. ``stop`` is called at exit, if not before, and does nothing in a forked child.
     """
 
@@ -105,15 +107,15 @@ class LocalWorker:
             raise WorkerError(f"the draft worker cannot be started: {error}") from error
         self._process = process
         self._cleanup = weakref.finalize(self, _end, process, self.folder, os.getpid())
-        orders = Orders(
-            options=msgspec.Raw(msgspec.json.encode(options)),
-            address=self.address,
-            folder=str(self.folder) if self.folder is not None else None,
-            parent=os.getpid(),
-            heartbeat_s=heartbeat_s,
-            keys=keys,
-        )
         try:
+            orders = Orders(
+                options=msgspec.Raw(msgspec.json.encode(_settled(options))),
+                address=self.address,
+                folder=str(self.folder) if self.folder is not None else None,
+                parent=os.getpid(),
+                heartbeat_s=heartbeat_s,
+                keys=keys,
+            )
             self._brief(process, orders)
         except BaseException:
             self._cleanup()
@@ -171,6 +173,16 @@ class LocalWorker:
     def stop(self) -> None:
         """End the process, the hard way if it does not listen, and remove its folder. Twice is harmless."""
         self._cleanup()
+
+
+def _settled(options: object) -> object:
+    """Return options, those of a Future when it has them. Raises WorkerError when it is cancelled."""
+    if not isinstance(options, Future):
+        return options
+    try:
+        return options.result()
+    except CancelledError:
+        raise WorkerError("the draft worker was closed while it started") from None
 
 
 def interpreter() -> str:
@@ -260,7 +272,8 @@ HUNG_AFTER_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Local:
-    """A worker of our own. ``options`` is its WorkerConfig, or what another ``command`` takes instead."""
+    """A worker of our own. ``options`` is its WorkerConfig, or what another ``command`` takes instead, or a Future of
+    either."""
 
     options: object
     heartbeat_s: float = DEFAULT_HEARTBEAT_S
