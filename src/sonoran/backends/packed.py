@@ -137,6 +137,12 @@ def packed_files(cache: Path | None = None) -> list[tuple[str, int]]:
     return [(name, size) for _, name, size in sorted(found, reverse=True) if name.endswith(".packed")]
 
 
+def packed_report(cache: Path | None = None) -> dict[str, int]:
+    """Return how many files are kept, their bytes, and how many bytes there may be (0: it is switched off)."""
+    sizes = [size for _, size in packed_files(cache)]
+    return {"files": len(sizes), "bytes": sum(sizes), "largest_bytes": largest_bytes()}
+
+
 def _folder(cache: Path | None) -> Path:
     return (cache or cache_dir()) / FOLDER
 

@@ -9,6 +9,7 @@ import numpy as np
 import typer
 
 from sonoran import _native
+from sonoran.backends.packed import packed_report
 from sonoran.backends.placement import find_processors
 from sonoran.bench.machine import (
     describe_huge_pages,
@@ -64,7 +65,7 @@ def examine(measure: bool = True) -> dict[str, Any]:
         "bandwidth": measure_bandwidth() if measure else None,
         "multiply_adds_per_s": measure_products() if measure else None,
         "packages": package_versions(),
-        "cache": {"path": str(cache), "models": cached_models(cache)},
+        "cache": {"path": str(cache), "models": cached_models(cache), "packed": packed_report(cache)},
     }
     report["rows_at_the_cost_of_one"] = None
     if measure:
@@ -160,6 +161,9 @@ def show(report: dict[str, Any]) -> None:
         if model["partial_bytes"]:
             state += f", {gigabytes(model['partial_bytes'])} of an unfinished pull"
         lines["  " + model["name"]] = f"{gigabytes(model['size'])}, {state}"
+    packed = report["cache"]["packed"]
+    most = f"at most {gigabytes(packed['largest_bytes'])}" if packed["largest_bytes"] else "switched off"
+    lines["  packed weights"] = f"{gigabytes(packed['bytes'])} in {packed['files']} files, {most}"
     check = report["check"]
     if check is not None:
         lines["check"] = f"{check['model']} does not work"

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
+from sonoran.backends.packed import packed_report
 from sonoran.cli.common import JsonOption, command, err, examples, out, print_json, say
 from sonoran.cli.progress import pull_progress
 from sonoran.errors import ConfigError, DownloadError
@@ -54,7 +55,7 @@ def list_models(
         *(_describe_unfinished(name, count) for name, count in unfinished(folder).items()),
     ]
     if json:
-        print_json({"cache": str(folder), "models": models})
+        print_json({"cache": str(folder), "models": models, "packed": packed_report()})
     else:
         table = Table(box=None, pad_edge=False, header_style="bold")
         for title in ("name", "size", "state", "licence", "what"):
@@ -70,6 +71,8 @@ def list_models(
             table.add_row(*cells)
         out.print(table)
         say(f"cache: {folder}")
+        packed = packed_report()
+        say(f"packed weights, for quick starts: {_size(packed['bytes'])} in {packed['files']} files")
     damaged = [model["name"] for model in models if model["verified"] is False]
     if damaged:
         raise DownloadError(f"wrong hash: {', '.join(damaged)}; remove and pull again")

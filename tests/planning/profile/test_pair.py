@@ -86,13 +86,12 @@ def test_calibration_measures_the_draft_that_the_engine_and_the_worker_run(model
         own.close()
 
 
-def test_pairs_are_checked(models, monkeypatch):
-    def refuse(target, draft):
-        raise CompatibilityError("token 3 differs")
-
-    monkeypatch.setattr("sonoran.models.opening.require_compatible", refuse)
-    with pytest.raises(CompatibilityError, match="token 3 differs"):
-        open_pair(models / "target.gguf", models / "draft.gguf")
+def test_pairs_are_checked(models, tmp_path):
+    draft = (models / "draft.gguf").read_bytes()
+    assert b"<|im_end|>" in draft
+    (tmp_path / "other.gguf").write_bytes(draft.replace(b"<|im_end|>", b"<|im_END|>"))
+    with pytest.raises(CompatibilityError, match="im_END"):
+        open_pair(models / "target.gguf", tmp_path / "other.gguf")
     with pytest.raises(ConfigError, match="cannot be used"):
         open_pair(models / "target.gguf", None, cores=(4095,))
 
