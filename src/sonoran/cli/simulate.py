@@ -159,7 +159,8 @@ def search(costs: Costs, behaviour: Behaviour, batches: list[int], json: bool) -
         sd_plan, ssd_plan = plans["sd"].plan, plans["ssd"].plan
         say(
             f"batch {size}: SD with K = {sd_plan.num_speculative_tokens}; "
-            f"SSD with K = {ssd_plan.num_speculative_tokens}, fan-out {' '.join(map(str, ssd_plan.fan_out))}, backup {ssd_plan.backup}"
+            f"SSD with K = {ssd_plan.num_speculative_tokens}, fan-out {' '.join(map(str, ssd_plan.fan_out))}, "
+            f"backup {ssd_plan.backup}"
         )
     say(verdict(found), style="bold")
     say(
