@@ -31,8 +31,7 @@ EXAMPLES = examples(
     "sonoran simulate --preset llama-70b",
     "sonoran simulate --preset qwen-32b --json",
     "sonoran simulate --preset mine.json --rounds 10000",
-    "sonoran simulate --target-ms 28,31,45 --rows 1,4,8 --draft-ms 7 --alpha 0.8",
-    "sonoran simulate --target-ms 15,22 --rows 1,64 --draft-ms 2 --alpha 0.85 --batch 1,4,16",
+    "sonoran simulate --target-ms 28,45 --rows 1,8 --draft-ms 7 --alpha 0.8",
 )
 MAX_ROUNDS = 1_000_000
 
