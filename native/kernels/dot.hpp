@@ -109,6 +109,68 @@ template <Code C>
 using Dot = std::conditional_t<Vec::kPairs, PairDot<Vec, C.factor_bits(), C.offset>,
                                WideDot<Vec, C.factor_bits(), C.offset>>;
 
+// Dot products of M rows over quads First .. First + Count - 1 of a chunk, Count even.
+template <Code C, int M>
+struct SingleDots {
+  Dot<C> of[M];
+
+  void start(int m, const int16_t (&minus_pairs)[2]) { of[m].start(minus_pairs); }
+  template <int Done>
+  void add(const Vec::Q& quad, const int8_t* const (&x)[M], int q) {
+    for (int m = 0; m < M; ++m) of[m].template add<Done == 0>(quad, x[m] + 4 * q);
+  }
+  template <class Scale>
+  Vec::I times(int m, const Scale& scale) const {
+    return of[m].times(scale);
+  }
+};
+
+// The same where an instruction multiplies two quads by two rows (Vec::RowPair).
+template <class V, Code C, int M>
+struct PairedDots {
+  typename V::RowPair pairs[M / 2];
+  SingleDots<C, 1> last;  // row M - 1 of an odd number
+  Vec::Q even;
+
+  void start(int m, const int16_t (&minus_pairs)[2]) {
+    constexpr int kOffset = Dot<C>::kSigned ? 0 : C.offset;
+    if (m == M - 1 && M % 2) return last.start(0, minus_pairs);
+    const int32_t value = (minus_pairs[0] + minus_pairs[1]) * kOffset;
+    if (m % 2 == 0) {
+      pairs[m / 2].start_first(value);
+    } else {
+      pairs[m / 2].start_second(value);
+    }
+  }
+  template <int Done>
+  void add(const Vec::Q& quad, const int8_t* const (&x)[M], int q) {
+    if constexpr (M % 2) {
+      const int8_t* const row[1] = {x[M - 1]};
+      last.template add<Done>(quad, row, q);
+    }
+    if constexpr (Done % 2 == 0) {
+      even = quad;
+    } else {
+      for (int p = 0; p < M / 2; ++p)
+        pairs[p].add(even, quad, x[2 * p] + 4 * (q - 1), x[2 * p + 1] + 4 * (q - 1));
+    }
+  }
+  template <class Scale>
+  Vec::I times(int m, const Scale& scale) const {
+    if (m == M - 1 && M % 2) return last.times(0, scale);
+    Dot<C> sum;
+    sum.sum = m % 2 ? pairs[m / 2].second() : pairs[m / 2].first();
+    return sum.times(scale);
+  }
+};
+
+template <class V>
+concept HasRowPairs = requires { typename V::RowPair; };
+
+// One row does not make a pair.
+template <Code C, int M>
+using Dots = std::conditional_t<(M > 1 && HasRowPairs<Vec>), PairedDots<Vec, C, M>, SingleDots<C, M>>;
+
 // The entries of a book, less 128 where the dot product takes them signed.
 template <Book B, bool Signed>
 struct Entries {

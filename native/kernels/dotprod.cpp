@@ -1,5 +1,12 @@
 #if defined(__aarch64__)
 #include "kernels/vec_neon.hpp"
+
+namespace sonoran {
+namespace {
+using Vec = Neon;
+}
+}  // namespace sonoran
+
 // The vector type comes first.
 #include "kernels/all.hpp"
 

@@ -1,6 +1,8 @@
 #if defined(__aarch64__) && defined(__linux__)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
+#elif defined(__aarch64__) && defined(__APPLE__)
+#include <sys/sysctl.h>
 #endif
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -20,6 +22,7 @@ extern const Kernels k_avx512bw_kernels;
 extern const Kernels k_avxvnni_kernels;
 extern const Kernels k_avx2_kernels;
 #elif defined(__aarch64__)
+extern const Kernels k_i8mm_kernels;
 extern const Kernels k_dotprod_kernels;
 #endif
 extern const Kernels k_portable_kernels;
@@ -39,6 +42,7 @@ constexpr Entry kTable[] = {
     {"avxvnni", "x86_64", "avxvnni avx2 fma f16c"},
     {"avx512bw", "x86_64", "avx512f avx512bw avx512vl avx512dq fma f16c"},
     {"avx2", "x86_64", "avx2 fma f16c"},
+    {"i8mm", "aarch64", "dotprod i8mm"},
     {"dotprod", "aarch64", "dotprod"},
     {"portable", "any", ""},
 };
@@ -47,6 +51,7 @@ const Kernels* const kBuilt[] = {
 #if defined(__x86_64__)
     &k_avx512vnni_kernels, &k_avx512bw_kernels, &k_avxvnni_kernels, &k_avx2_kernels,
 #elif defined(__aarch64__)
+    &k_i8mm_kernels,
     &k_dotprod_kernels,
 #endif
     &k_portable_kernels,
@@ -84,9 +89,14 @@ bool has_feature([[maybe_unused]] std::string_view name) {
   if (name == "avx512dq") return __builtin_cpu_supports("avx512dq");
   if (name == "avx512vnni") return __builtin_cpu_supports("avx512vnni");
 #elif defined(__aarch64__) && defined(__APPLE__)
-  return name == "dotprod";  // of every processor that runs macOS
+  if (name == "dotprod") return true;  // of every processor that runs macOS
+  int value = 0;
+  size_t size = sizeof value;
+  if (name == "i8mm")
+    return sysctlbyname("hw.optional.arm.FEAT_I8MM", &value, &size, nullptr, 0) == 0 && value != 0;
 #elif defined(__aarch64__) && defined(__linux__)
   if (name == "dotprod") return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
+  if (name == "i8mm") return (getauxval(AT_HWCAP2) & HWCAP2_I8MM) != 0;
 #endif
   return false;
 }

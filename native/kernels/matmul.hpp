@@ -107,15 +107,14 @@ inline void unpack(const Factors& factors, int chunks, uint8_t* out) {
   }
 }
 
-// Adds quads First .. First + Count - 1 of chunk c to dot[m], Done of them being there; x[m] points at the 32
-// codes of row m.
+// Adds quads First .. First + Count - 1 of chunk c to the dots, Done of them being there; x[m] points at the
+// 32 codes of row m.
 template <int First, int Count, int Done = 0, class D, class Factors, int M>
-inline void add_quads(D (&dot)[M], const Factors& factors, int c, const int8_t* const (&x)[M]) {
+inline void add_quads(D& dots, const Factors& factors, int c, const int8_t* const (&x)[M]) {
   if constexpr (Done < Count) {
     constexpr int q = First + Done;
-    const Vec::Q quad = factors.template quad<q>(c);
-    for (int m = 0; m < M; ++m) dot[m].template add<Done == 0>(quad, x[m] + 4 * q);
-    add_quads<First, Count, Done + 1>(dot, factors, c, x);
+    dots.template add<Done>(factors.template quad<q>(c), x, q);
+    add_quads<First, Count, Done + 1>(dots, factors, c, x);
   }
 }
 
@@ -156,15 +155,15 @@ inline void dot_quads(Vec::I (&out)[M], const Factors& factors, const LoadScale&
                       const Inputs<M>& in, int c) {
   constexpr int kQuads = std::min(Count, Dot<C>::kQuads);
   const int8_t* codes[M];
-  Dot<C> dot[M];
+  Dots<C, M> dots;
   for (int m = 0; m < M; ++m) {
     codes[m] = in.of[m][c].codes;
-    dot[m].start(in.of[m][c].minus_pairs[kQuads == 8 ? 2 : First / 4]);
+    dots.start(m, in.of[m][c].minus_pairs[kQuads == 8 ? 2 : First / 4]);
   }
-  add_quads<First, kQuads>(dot, factors, c, codes);
+  add_quads<First, kQuads>(dots, factors, c, codes);
   const auto scale = load_scale();  // behind the codes: a pass of one row waits for memory
   for (int m = 0; m < M; ++m) {
-    const Vec::I product = dot[m].times(scale);
+    const Vec::I product = dots.times(m, scale);
     out[m] = Add ? Vec::iadd(out[m], product) : product;
   }
   if constexpr (Count > kQuads) {

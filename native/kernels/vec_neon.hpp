@@ -9,7 +9,7 @@
 namespace sonoran {
 namespace {
 
-struct Vec {
+struct Neon {
   struct F {
     float32x4_t a, b, c, d;
   };
