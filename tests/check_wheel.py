@@ -16,7 +16,7 @@ from tests.tiny_models import make_gguf
 # The kernels that a wheel for an architecture must bring, whatever the machine that built it.
 BUILT = {
     "x86_64": {"avx512vnni", "avxvnni", "avx512bw", "avx2", "portable"},
-    "aarch64": {"dotprod", "portable"},
+    "aarch64": {"i8mm", "dotprod", "portable"},
 }
 SETS = "from sonoran import _native; print(*(one.name for one in _native.instruction_sets() if one.built))"
 
