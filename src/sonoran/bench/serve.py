@@ -55,6 +55,14 @@ class Timed:
         return found
 
 
+async def _rest(reader: asyncio.StreamReader, most: int = 1 << 16) -> bytes:
+    """Read until the other side closes, or has sent `most` bytes: an answer comes in as many parts as it likes."""
+    parts = b""
+    while len(parts) < most and (part := await reader.read(most - len(parts))):
+        parts += part
+    return parts
+
+
 async def ask(target: Target, body: dict[str, Any]) -> Timed:
     """Send one request and time its stream. Raises LoadError."""
     parts = urlsplit(target.url)
@@ -78,7 +86,7 @@ async def ask(target: Target, body: dict[str, Any]) -> Timed:
             writer.write("\r\n".join([*lines, "", ""]).encode() + data)
             status = (await reader.readline()).split()
             if len(status) < 2 or status[1] != b"200":
-                rest = (await reader.read(4096)).decode("utf-8", "replace")
+                rest = (await _rest(reader)).decode("utf-8", "replace")
                 raise LoadError(
                     f"the server answered {b' '.join(status).decode('utf-8', 'replace')}: {rest[-500:]}"
                 )
