@@ -12,7 +12,7 @@ import weakref
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
 from numbers import Integral
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -32,6 +32,8 @@ from sonoran.sampling.params import SamplingParams
 from sonoran.types import RequestDelta, RequestOutput, RoundEvent
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 Prompt = str | Sequence[int]
 """A text, which is encoded with the model's special tokens, or token ids, which are taken as they are."""
@@ -266,19 +268,9 @@ class LLM:
         """Like `stream`, for asyncio. Cancelling the task or closing the iterator cancels the request."""
         request = self._prepare(prompt, sampling_params, request_id)
         news: asyncio.Queue[News] = asyncio.Queue()
-        loop = asyncio.get_running_loop()
-
-        def listen(item: News) -> None:
-            try:
-                loop.call_soon_threadsafe(news.put_nowait, item)
-            except RuntimeError:
-                if loop.is_closed():
-                    raise ReaderGoneError from None
-                raise
-
         ended = False
         try:
-            self._runner.submit(request, listen, streaming=True)
+            self._runner.submit(request, _into(news), streaming=True)
             while not ended:
                 item = await news.get()
                 # A slow reader wants the latest state, not every one in between.
@@ -330,19 +322,9 @@ class LLM:
         which is never more than the request generates.
         """
         news: asyncio.Queue[RequestDelta | SonoranError] = asyncio.Queue()
-        loop = asyncio.get_running_loop()
-
-        def listen(item: RequestDelta | SonoranError) -> None:
-            try:
-                loop.call_soon_threadsafe(news.put_nowait, item)
-            except RuntimeError:
-                if loop.is_closed():
-                    raise ReaderGoneError from None
-                raise
-
         ended = False
         try:
-            self._runner.submit_deltas(request, listen)
+            self._runner.submit_deltas(request, _into(news))
             while not ended:
                 item = await news.get()
                 ended = isinstance(item, SonoranError) or item.finished
@@ -451,6 +433,21 @@ def reporting_to(progress: Progress) -> Reporting:
         progress(f"loading {name}", done / max(1, total))
 
     return Reporting(pull, load)
+
+
+def _into(news: asyncio.Queue[T]) -> Callable[[T], None]:
+    """Return a listener for the engine's thread that hands items to a reader in the running loop."""
+    loop = asyncio.get_running_loop()
+
+    def listen(item: T) -> None:
+        try:
+            loop.call_soon_threadsafe(news.put_nowait, item)
+        except RuntimeError:
+            if loop.is_closed():
+                raise ReaderGoneError from None
+            raise
+
+    return listen
 
 
 def _unwrap(item: News) -> RequestOutput:

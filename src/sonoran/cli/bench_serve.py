@@ -16,8 +16,8 @@ from sonoran.cli.options import (
     SPECULATION,
     Given,
     ModelOption,
+    ModeOption,
     load,
-    mode_option,
     offers,
     speculation,
 )
@@ -27,7 +27,7 @@ from sonoran.errors import ConfigError
 from sonoran.models.registry import DEFAULT_TARGET
 from sonoran.planning.profile.prompts import built_in_prompts
 from sonoran.sampling.params import SamplingParams
-from sonoran.server.config import ServerConfig
+from sonoran.server.config import KEY_VARIABLE, ServerConfig
 from sonoran.server.run import Background
 
 EXAMPLES = examples(
@@ -41,7 +41,7 @@ EXAMPLES = examples(
 @offers(SPECULATION, ENGINE)
 def serve(
     model: ModelOption = DEFAULT_TARGET,
-    mode: Annotated[str | None, mode_option("; default: ar without --draft, auto with it")] = None,
+    mode: ModeOption = None,
     *,
     url: Annotated[
         str | None, typer.Option(help="A server that runs; default: one of our own, in this process.")
@@ -75,7 +75,7 @@ def serve(
                 "options of models and modes have no effect beside --url, whose server has its own"
             )
         target = Target(
-            url.rstrip("/"), served_model_name, (os.environ.get("SONORAN_API_KEY") or "").split(",")[0]
+            url.rstrip("/"), served_model_name, (os.environ.get(KEY_VARIABLE) or "").split(",")[0]
         )
         with step_progress() as progress:
             result = measure_load(

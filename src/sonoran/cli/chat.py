@@ -30,9 +30,9 @@ from sonoran.cli.options import (
     SPECULATION,
     Given,
     ModelOption,
+    ModeOption,
     decoding,
     load,
-    mode_option,
     offers,
 )
 from sonoran.cli.prompt import SystemOption
@@ -78,7 +78,7 @@ def chat(
             "--drop-oldest", help="Forget the oldest turns when the context is full, instead of saying so."
         ),
     ] = False,
-    mode: Annotated[str | None, mode_option("; default: ar without --draft, auto with it")] = None,
+    mode: ModeOption = None,
     *,
     given: Given,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object a turn.")] = False,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
 from sonoran.cli.answer import generate_answer, summary, write_text
@@ -14,9 +12,9 @@ from sonoran.cli.options import (
     SPECULATION,
     Given,
     ModelOption,
+    ModeOption,
     decoding,
     load,
-    mode_option,
     offers,
 )
 from sonoran.cli.prompt import (
@@ -55,7 +53,7 @@ def generate(
     model: ModelOption = DEFAULT_TARGET,
     system: SystemOption = None,
     chat: ChatOption = None,
-    mode: Annotated[str | None, mode_option("; default: ar without --draft, auto with it")] = None,
+    mode: ModeOption = None,
     *,
     given: Given,
     json: JsonOption = False,

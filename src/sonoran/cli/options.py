@@ -49,6 +49,9 @@ def mode_option(more: str = "") -> Any:
     )
 
 
+ModeOption = Annotated[str | None, mode_option("; default: ar without --draft, auto with it")]
+
+
 @dataclass(frozen=True, slots=True)
 class Option:
     """One field of a class as an option."""

@@ -14,17 +14,17 @@ from sonoran.cli.options import (
     SPECULATION,
     Given,
     ModelOption,
+    ModeOption,
     load,
-    mode_option,
     offers,
     speculation,
 )
 from sonoran.config import EngineConfig, SpeculativeConfig
 from sonoran.llm import LLM
-from sonoran.models.opening import known_draft, open_with_tokenizer
+from sonoran.models.opening import OpenModel, known_draft
 from sonoran.models.registry import DEFAULT_TARGET
-from sonoran.models.source import resolve_model
-from sonoran.server.config import ServerConfig, read_keys
+from sonoran.models.source import open_model, resolve_model
+from sonoran.server.config import KEY_VARIABLE, ServerConfig, read_keys
 from sonoran.server.run import bind, fingerprint, serve
 
 EXAMPLES = examples(
@@ -33,7 +33,6 @@ EXAMPLES = examples(
     "sonoran serve -m model.gguf --draft draft.gguf --served-model-name mine",
     "sonoran serve --host 0.0.0.0 --api-key-file keys.txt",
 )
-KEY_VARIABLE = "SONORAN_API_KEY"
 
 
 def register(app: typer.Typer) -> None:
@@ -49,7 +48,7 @@ def _of(panel: str, help: str, *names: str) -> Any:
 @offers(SPECULATION, ENGINE)
 def serve_command(
     model: ModelOption = DEFAULT_TARGET,
-    mode: Annotated[str | None, mode_option("; default: ar without --draft, auto with it")] = None,
+    mode: ModeOption = None,
     *,
     host: Annotated[str, _of("Server", "Address to listen at.")] = "127.0.0.1",
     port: Annotated[int, _of("Server", "Port; 0 takes any that is free.")] = 8000,
@@ -111,11 +110,12 @@ def facts(
     llm: LLM, model: str, speculative: SpeculativeConfig | None, quantize: str | None
 ) -> dict[str, Any]:
     """Return what clients may know of model and mode; no paths."""
+    path = resolve_model(model)
     draft = speculative.model if speculative is not None else None
     if draft == "auto":
-        draft = known_draft(open_with_tokenizer(model))
+        draft = known_draft(OpenModel(open_model(path), llm.tokenizer))
     return {
-        "fingerprint": fingerprint(resolve_model(model), quantize),
+        "fingerprint": fingerprint(path, quantize),
         "model": Path(model).name,
         "mode": speculative.method if speculative is not None else "ar",
         "draft": Path(draft).name if draft else None,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import typer
 from rich.table import Table
 from rich.text import Text
 
-from sonoran.cli.common import JsonOption, command, err, examples, out, print_json, say
+from sonoran.cli.common import JsonOption, command, err, examples, numbers, out, print_json, say
 from sonoran.errors import PlanError
 from sonoran.planning.rounds.behaviour import Behaviour
 from sonoran.planning.rounds.costs import Costs
@@ -25,7 +25,6 @@ from sonoran.planning.rounds.search import Found, best_plans
 from sonoran.theory.latency import LatencyCurve
 
 OWN = "Passes of your own"
-Number = TypeVar("Number", int, float)
 
 EXAMPLES = examples(
     "sonoran simulate --preset llama-70b",
@@ -101,7 +100,7 @@ def simulate(
             curve("--draft-ms", draft_ms, "--draft-rows", draft_rows),
             message_ms=message_ms,
         )
-        search(costs, Behaviour.power_law((alpha,), rank_exponent), numbers("--batch", batch, int), json)
+        search(costs, Behaviour.power_law((alpha,), rank_exponent), numbers("--batch", batch), json)
         return
     if not 1 <= rounds <= MAX_ROUNDS:
         raise PlanError(f"--rounds must be from 1 to {MAX_ROUNDS}, got {rounds}")
@@ -118,17 +117,17 @@ def simulate(
     print_tables(chosen, answers)
 
 
-def numbers(option: str, text: str, kind: type[Number]) -> list[Number]:
-    """Numbers with commas. Raises PlanError naming the option."""
+def milliseconds(option: str, text: str) -> list[float]:
+    """Times with commas. Raises PlanError naming the option."""
     try:
-        return [kind(part) for part in text.split(",")]
+        return [float(part) for part in text.split(",")]
     except ValueError:
         raise PlanError(f"{option} must be numbers with commas, got {text!r}") from None
 
 
 def curve(option: str, times: str, rows_option: str, rows: str) -> LatencyCurve:
     """Latency by rows from two options. Raises PlanError."""
-    ms, at = numbers(option, times, float), numbers(rows_option, rows, int)
+    ms, at = milliseconds(option, times), numbers(rows_option, rows)
     if len(ms) != len(at):
         raise PlanError(
             f"{option} has {len(ms)} times for the {len(at)} numbers of {rows_option}: give one for each"

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from sonoran.errors import ConfigError
+from sonoran.models.untrusted import read_text
 
 MIN_KEY_LENGTH = 8
+KEY_VARIABLE = "SONORAN_API_KEY"
+"""Environment variable with keys, separated by commas."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,7 +63,7 @@ class ServerConfig:
         if not (self.is_loopback or self.keys or self.insecure_no_key):
             raise ConfigError(
                 f"everybody who reaches {self.host} could use this server; give it keys "
-                "(--api-key-file, or SONORAN_API_KEY), or say --insecure-no-key"
+                f"(--api-key-file, or {KEY_VARIABLE}), or say --insecure-no-key"
             )
 
     @property
@@ -81,10 +83,7 @@ def read_keys(path: Path | None, environment: str | None) -> tuple[str, ...]:
     keys = [key.strip() for key in (environment or "").split(",") if key.strip()]
     if path is None:
         return tuple(keys)
-    try:
-        lines: Sequence[str] = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read the keys in {path}: {error}") from error
+    lines = read_text(path, ConfigError).splitlines()
     found = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
     if not found:
         raise ConfigError(f"{path} has no key; write one a line")

@@ -116,7 +116,7 @@ class Service:
             self._owners.pop(request.request_id, None)
 
     def wait_s(self) -> float:
-        """Return about how long until a place is free: what the shortest running request still takes."""
+        """Return what clients are told to wait: a guess that grows with the requests in progress."""
         return 1.0 + 0.5 * len(self.entries)
 
     async def prepare(self, entry: Entry) -> list[Request]:
@@ -205,7 +205,7 @@ class Service:
             async with aclosing(self.llm.deltas_async(request)) as deltas:  # type: ignore[type-var]
                 async for delta in deltas:
                     entry.news.put_nowait((index, delta))
-        except (SonoranError, EngineClosedError) as error:
+        except SonoranError as error:
             entry.news.put_nowait(error)
 
     async def _next(self, entry: Entry) -> tuple[int, RequestDelta] | Exception:

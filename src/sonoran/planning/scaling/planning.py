@@ -360,14 +360,9 @@ def _candidates(
     else:
         entries = [candidate_of(find_model(c)) if isinstance(c, str) else c for c in given]
     for name, value in measured.items():
-        place = next((i for i, c in enumerate(entries) if c.name == name), None)
-        entry = candidate_of(find_model(name)) if place is None else entries[place]
-        place = place if place is not None else next((i for i, c in enumerate(entries) if c == entry), None)
-        entry = replace(entry, alpha=measured_alpha(name, value))
-        if place is None:
-            entries.append(entry)
-        else:
-            entries[place] = entry
+        entry = next((c for c in entries if c.name == name), None) or candidate_of(find_model(name))
+        entries = [c for c in entries if c.name != entry.name]
+        entries.append(replace(entry, alpha=measured_alpha(name, value)))
     return entries
 
 
