@@ -29,7 +29,7 @@ void put_half(uint8_t* p, float v) {
   return v[0];
 }
 
-float as_stored(float v) { return half_to_float(float_to_half(v)); }
+[[gnu::always_inline]] inline float as_stored(float v) { return half_to_float(float_to_half(v)); }
 
 // Rounds to nearest even; adding 1.5 x 2^23 drops the fraction, and unlike nearbyint() the loop vectorises.
 [[gnu::always_inline]] inline int code_of(float v, float inverse, int low, int high) {
