@@ -1,4 +1,4 @@
-"""``sonoran bench``: how fast one pass is (``forward``), each decoding mode (``decode``), and a server (``serve``)."""
+"""``sonoran bench``: how fast a pass, each decoding mode, a server and the way to a first token are."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sonoran.bench.modes import ALL, BenchMode, EnginePlan, LlamaCppRunner, LLMR
 from sonoran.bench.native_subject import READ_LOOP_BYTES, NativeSubject
 from sonoran.bench.peers import LlamaCpp, check_peer
 from sonoran.bench.verdict import verdict
-from sonoran.cli import bench_serve
+from sonoran.cli import bench_serve, bench_start
 from sonoran.cli.common import JsonOption, command, examples, names, numbers, out, print_json, remark, say
 from sonoran.cli.options import (
     SAMPLING,
@@ -73,6 +73,7 @@ app = typer.Typer(
 def register(root: typer.Typer) -> None:
     """Add the command group to the application."""
     app.command("serve", epilog=bench_serve.EXAMPLES)(bench_serve.serve)
+    app.command("start", epilog=bench_start.EXAMPLES)(bench_start.start)
     root.add_typer(app, name="bench")
 
 
