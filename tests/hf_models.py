@@ -47,6 +47,18 @@ _LOCAL_AND_SCALED = {
     "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 5000.0},
     "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
 }
+_YARN_BESIDE_WINDOWS = {
+    "full_attention": {
+        "rope_type": "yarn",
+        "factor": 4.0,
+        "original_max_position_embeddings": 64,
+        "attention_factor": 1.2,
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "rope_theta": 500.0,
+    },
+    "sliding_attention": {"rope_type": "default", "rope_theta": 500.0},
+}
 MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
     # Class of the configuration, architecture in GGUF, changes to COMMON.
     "gemma3": (
@@ -87,6 +99,11 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
     ),
     "smollm3": ("SmolLM3", "smollm3", {"num_hidden_layers": 5}),
     "olmo2": ("Olmo2", "olmo2", {}),
+    "olmo3": (
+        "Olmo3",
+        "olmo2",
+        {"num_hidden_layers": 5, "sliding_window": 9, "rope_parameters": _YARN_BESIDE_WINDOWS},
+    ),
     "falcon3": ("Llama", "llama", {"head_dim": 22}),
     "mistral-nemo": ("Mistral", "llama", {"head_dim": 24, "sliding_window": None}),
     "qwen2-moe": ("Qwen2Moe", "qwen2moe", _EXPERTS | {"shared_expert_intermediate_size": 40}),
@@ -125,6 +142,43 @@ def save_model(directory: Path, name: str, **sizes: int) -> Any:
         for parameter in model.parameters():
             # A router has zeros at first.
             if parameter.ndim == 1 or float(parameter.abs().max()) == 0:
+                parameter.add_(0.2 * torch.randn_like(parameter))
+    model.save_pretrained(directory, safe_serialization=True)
+    write_tokenizer(directory, 256)
+    return model
+
+
+_VISION: dict[str, Any] = {
+    "hidden_size": 16,
+    "intermediate_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "image_size": 8,
+    "patch_size": 4,
+}
+WHOLES = {"gemma3": ("Gemma3", {"mm_tokens_per_image": 4}), "mistral-nemo": ("Mistral3", {})}
+"""Models with images whose text part is one of MODELS."""
+
+
+def save_whole(directory: Path, name: str) -> Any:
+    """Make a model that reads images too, with random weights, save it, return it."""
+    import torch
+    import transformers
+
+    family, more = WHOLES[name]
+    text_class, _, changes = MODELS[name]
+    torch.manual_seed(len(name))
+    config = getattr(transformers, f"{family}Config")(
+        text_config=getattr(transformers, f"{text_class}Config")(**COMMON | changes),
+        vision_config=_VISION,
+        image_token_index=3,
+        **more,
+    )
+    config.tie_word_embeddings = config.text_config.tie_word_embeddings
+    model = getattr(transformers, f"{family}ForConditionalGeneration")(config).eval()
+    with torch.no_grad():
+        for parameter in model.model.language_model.parameters():
+            if parameter.ndim == 1:
                 parameter.add_(0.2 * torch.randn_like(parameter))
     model.save_pretrained(directory, safe_serialization=True)
     write_tokenizer(directory, 256)
@@ -190,12 +244,18 @@ def _add_keys(writer: gguf.GGUFWriter, arch: str, config: dict[str, Any]) -> Non
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     rope = config["rope_parameters"]
     if "full_attention" in rope:
-        writer.add_float32(f"{arch}.rope.freq_base_swa", rope["sliding_attention"]["rope_theta"])
+        if arch.startswith("gemma"):
+            writer.add_float32(f"{arch}.rope.freq_base_swa", rope["sliding_attention"]["rope_theta"])
         rope = rope["full_attention"]
     writer.add_rope_freq_base(rope["rope_theta"])
     if rope["rope_type"] == "linear":
         writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
         writer.add_rope_scaling_factor(rope["factor"])
+    if rope["rope_type"] == "yarn":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(rope["factor"])
+        writer.add_rope_scaling_attn_factors(rope["attention_factor"])
+        writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
     if rope["rope_type"] == "longrope":
         original = rope["original_max_position_embeddings"]
         writer.add_rope_scaling_orig_ctx_len(original)
@@ -207,7 +267,7 @@ def _add_keys(writer: gguf.GGUFWriter, arch: str, config: dict[str, Any]) -> Non
     if arch == "phi3":
         writer.add_rope_dimension_count(int(head_dim * rope.get("partial_rotary_factor", 1.0)))
         writer.add_sliding_window(config["sliding_window"] or 0)
-    if arch.startswith("gemma"):
+    if arch.startswith("gemma") or config["model_type"] == "olmo3":
         writer.add_sliding_window(config["sliding_window"])
     if arch == "gemma2":
         writer.add_attn_logit_softcapping(config["attn_logit_softcapping"])

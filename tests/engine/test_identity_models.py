@@ -74,7 +74,8 @@ def test_tiny_models_on_the_reference_backend(arch: str, options: dict[str, Any]
 
 
 @pytest.mark.parametrize(
-    "name", ["gemma2", "gemma3", "phi4-mini-short", "granite", "smollm3", "olmo2", "qwen2-moe", "qwen3-moe"]
+    "name",
+    ["gemma2", "gemma3", "phi4-mini-short", "granite", "smollm3", "olmo2", "olmo3", "qwen2-moe", "qwen3-moe"],
 )
 def test_tiny_models_of_other_architectures(name: str, tmp_path: Path) -> None:
     """On the native backend, with themselves in half the bits as draft."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 
+from sonoran.models.architectures import ARCHITECTURES
 from sonoran.models.families import FAMILIES
 from sonoran.models.registry import MODELS
 from sonoran.models.repository import PREFERENCE
 from sonoran.models.supported import (
-    architectures,
     converted_types,
     folder_types,
     kept_types,
@@ -56,7 +56,8 @@ _LOADS = """
 ## What loads
 
 Written from the code's tables by `python -m sonoran.cli.models_page`. A model that is not among these is refused with
-what is supported, before its weights are read or fetched.
+what is supported, before its weights are read or fetched. Of a model with images (`...ForConditionalGeneration`) the
+text part loads.
 """
 
 _OTHERS = """
@@ -88,7 +89,7 @@ def page() -> str:
         (_names(names), f"become {other} when loaded, with a warning") for other, names in become.items()
     ]
     types += [(f"safetensors: {_names(folder_types())}", "kept exactly, unless `--quantize` lowers them")]
-    models = [(row.models, _code(row.gguf), _code(row.hf_class)) for row in architectures()]
+    models = [(row.models, _code(row.gguf), _names((row.hf_class, *row.wholes))) for row in ARCHITECTURES]
     words = [(_code(names[0]), _names(names[1:]) or "-") for names in pre_tokenizers()]
     known = [(_code(entry.name), entry.description, entry.license) for entry in MODELS.values()]
     drafts = [(family.name, _code(family.draft)) for family in FAMILIES]
@@ -109,8 +110,8 @@ def page() -> str:
     )
 
 
-def _code(name: str | None) -> str:
-    return "-" if name is None else f"`{name}`"
+def _code(name: str) -> str:
+    return f"`{name}`"
 
 
 def _names(names: Iterable[str]) -> str:

@@ -33,10 +33,16 @@ class Architecture:
     local_theta: float | None = (
         None  # the default base of the layers with a window, where they have their own
     )
+    unscaled_windows: bool = False  # the layers with a window rotate without the RoPE scaling of the others
+    whole_yarn_factor: bool = (
+        False  # in GGUF files attn_factor is YaRN's whole factor, elsewhere one beside it
+    )
     hf_tensors: Mapping[str, str] = field(default_factory=dict)
     gguf_tensors: Mapping[str, str] = field(default_factory=dict)
     gguf_keys: frozenset[str] = frozenset()  # beyond those that all have
     model_types: tuple[str, ...] = ()  # other spellings of model_type
+    wholes: tuple[str, ...] = ()  # classes of models with images of which this is the text part
+    part_defaults: Mapping[str, int | float] = field(default_factory=dict)  # what text_config may leave out
 
     @property
     def has_experts(self) -> bool:
@@ -47,6 +53,10 @@ class Architecture:
 _AROUND_HF = {
     "post_attention_layernorm.weight": "attn_post_norm",
     "pre_feedforward_layernorm.weight": "ffn_norm",
+    "post_feedforward_layernorm.weight": "ffn_post_norm",
+}
+_BEHIND_HF = {
+    "post_attention_layernorm.weight": "attn_post_norm",
     "post_feedforward_layernorm.weight": "ffn_post_norm",
 }
 _POST_GGUF = {"post_attention_norm.weight": "attn_post_norm", "post_ffw_norm.weight": "ffn_post_norm"}
@@ -81,6 +91,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         "MistralForCausalLM",
         "llama",
         interleaved=True,
+        wholes=("Mistral3ForConditionalGeneration",),
     ),
     Architecture(
         "qwen2",
@@ -117,10 +128,22 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         theta=1e6,
         window_pattern=6,
         local_theta=10000.0,
+        unscaled_windows=True,
         hf_tensors=_AROUND_HF,
         gguf_tensors=_POST_GGUF,
         gguf_keys=_WINDOW | _CAPS,
         model_types=("gemma3_text",),
+        wholes=("Gemma3ForConditionalGeneration",),
+        part_defaults={
+            "vocab_size": 262208,
+            "hidden_size": 2304,
+            "intermediate_size": 9216,
+            "num_hidden_layers": 26,
+            "num_attention_heads": 8,
+            "num_key_value_heads": 4,
+            "max_position_embeddings": 131072,
+            "rms_norm_eps": 1e-6,
+        },
     ),
     Architecture(
         "phi3",
@@ -151,11 +174,23 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         "olmo2",
         norms="behind",
         qk_norm="whole",
-        hf_tensors={
-            "post_attention_layernorm.weight": "attn_post_norm",
-            "post_feedforward_layernorm.weight": "ffn_post_norm",
-        },
+        hf_tensors=_BEHIND_HF,
         gguf_tensors=_POST_GGUF,
+    ),
+    Architecture(
+        "olmo3",
+        "OLMo 3",
+        "Olmo3ForCausalLM",
+        "olmo2",
+        norms="behind",
+        qk_norm="whole",
+        theta=500000.0,
+        window_pattern=4,
+        unscaled_windows=True,
+        whole_yarn_factor=True,
+        hf_tensors=_BEHIND_HF,
+        gguf_tensors=_POST_GGUF,
+        gguf_keys=_WINDOW,
     ),
     Architecture(
         "qwen2_moe",
@@ -202,7 +237,8 @@ REFUSED = {
 }
 """What well-known models have that this decoder has not, by general.architecture or model_type."""
 
-# GGUF files do not tell Mistral from Llama, nor need to.
-BY_GGUF = {row.gguf: row for row in ARCHITECTURES if row.name != "mistral"}
+# GGUF files do not tell Mistral from Llama, nor need to; OLMo 3 is told from OLMo 2 by its windows.
+BY_GGUF = {row.gguf: row for row in ARCHITECTURES if row.name not in ("mistral", "olmo2")}
 BY_CLASS = {row.hf_class: row for row in ARCHITECTURES}
+BY_WHOLE = {name: row for row in ARCHITECTURES for name in row.wholes}
 BY_TYPE = {kind: row for row in ARCHITECTURES for kind in (row.name, *row.model_types)}

@@ -284,8 +284,9 @@ def _config(architecture: Architecture, fields: Fields, tensors: Mapping[str, Te
                 f"{where}: {fields.prefix}{key} is {fields.integer(key)}, but heads have {head_dim} "
                 "elements; only whole heads of equal size are supported"
             )
-    scaling, long = _rope_scaling(fields, tensors, rotated)
-    windows, local_theta = _windows(architecture, fields, layers)
+    scaling, long = _rope_scaling(architecture, fields, tensors, rotated)
+    theta = fields.number("rope.freq_base", 10000.0)
+    windows, local_theta = _windows(architecture, fields, layers, theta)
     return ModelConfig(
         architecture=architecture.name,
         vocab_size=tensors["embed"].shape[0],
@@ -296,7 +297,7 @@ def _config(architecture: Architecture, fields: Fields, tensors: Mapping[str, Te
         num_kv_heads=fields.integer("attention.head_count_kv", heads),
         head_dim=head_dim,
         max_position=fields.integer("context_length"),
-        rope_theta=fields.number("rope.freq_base", 10000.0),
+        rope_theta=theta,
         norm_epsilon=fields.number("attention.layer_norm_rms_epsilon"),
         rope_interleaved=architecture.interleaved,
         rope_scaling=scaling,
@@ -342,9 +343,9 @@ def _scales(
 
 
 def _windows(
-    architecture: Architecture, fields: Fields, layers: int
+    architecture: Architecture, fields: Fields, layers: int, theta: float
 ) -> tuple[tuple[int | None, ...], float | None]:
-    """The window of each layer, and the RoPE base of the layers that have one if it is another."""
+    """The window of each layer, and the RoPE base of the layers that have one where they rotate otherwise."""
     if "attention.sliding_window" not in architecture.gguf_keys:
         return (), None
     default = 4096 if architecture.name == "gemma2" else 0
@@ -363,7 +364,8 @@ def _windows(
         raise fields.wrong(
             "attention.sliding_window_pattern", pattern, f"a number, or a value for each of {layers} layers"
         )
-    base = fields.number("rope.freq_base_swa", architecture.local_theta or 0.0)
+    unscaled = (architecture.local_theta or theta) if architecture.unscaled_windows else 0.0
+    base = fields.number("rope.freq_base_swa", unscaled)
     return tuple(window if slide else None for slide in slides) if any(slides) else (), base or None
 
 
@@ -406,7 +408,7 @@ def _check_vocabulary(fields: Fields, metadata: GgufMetadata, tensors: Mapping[s
 
 
 def _rope_scaling(
-    fields: Fields, tensors: Mapping[str, TensorInfo], rotated: int
+    architecture: Architecture, fields: Fields, tensors: Mapping[str, TensorInfo], rotated: int
 ) -> tuple[RopeScaling | None, RopeScaling | None]:
     """Scaling, and for LongRoPE that of long contexts beside it.
 
@@ -431,7 +433,7 @@ def _rope_scaling(
     if kind == "yarn":
         if "rope_factors" in tensors:
             raise ModelError(f"{fields.where}: YaRN together with a tensor of RoPE factors is not supported")
-        return _yarn(fields, rotated), None
+        return _yarn(architecture, fields, rotated), None
     if kind != "none":
         factor = fields.number("rope.scaling.factor", fields.number("rope.scale_linear", 0.0))
         linear = linear_scaling(factor, rotated) if factor != 0 else None
@@ -464,7 +466,7 @@ def _longrope(
     return RopeScaling(short, attention, context), RopeScaling(long, attention)
 
 
-def _yarn(fields: Fields, head_dim: int) -> RopeScaling:
+def _yarn(architecture: Architecture, fields: Fields, head_dim: int) -> RopeScaling:
     """YaRN as llama.cpp computes it from a file's keys."""
     factor = fields.positive("rope.scaling.factor")
     factors = yarn_factors(
@@ -476,4 +478,7 @@ def _yarn(fields: Fields, head_dim: int) -> RopeScaling:
         fields.positive("rope.scaling.yarn_beta_slow", 1.0),
     )
     magnitude = 1 + 0.1 * math.log(factor) if factor > 1 else 1.0
-    return RopeScaling(factors, magnitude * (fields.number("rope.scaling.attn_factor", 0.0) or 1.0))
+    given = fields.number("rope.scaling.attn_factor", 0.0)
+    if architecture.whole_yarn_factor:
+        return RopeScaling(factors, given or magnitude)
+    return RopeScaling(factors, magnitude * (given or 1.0))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sonoran.errors import ModelError
-from sonoran.models.architectures import BY_CLASS, BY_TYPE, REFUSED, Architecture
+from sonoran.models.architectures import BY_CLASS, BY_TYPE, BY_WHOLE, REFUSED, Architecture
 from sonoran.models.config import Experts, ModelConfig, RopeScaling
 from sonoran.models.untrusted import Fields, finite, read_json, shown
 
@@ -17,7 +17,10 @@ DEFAULT_WINDOW = 4096
 HEAD_DIMS = {"qwen3": 128, "gemma2": 256, "gemma3": 256}  # where it does not follow from the width
 NO_BIAS = ("mistral", "qwen2", "qwen2_moe", "phi3")  # their model code does not read attention_bias
 # One key/value head per query head, unless the file says another number.
-AS_MANY_KV_HEADS = ("llama", "phi3", "granite", "olmo2")
+AS_MANY_KV_HEADS = ("llama", "phi3", "granite", "olmo2", "olmo3")
+
+# What a model with images says for its text part too.
+OF_THE_WHOLE = ("quantization_config", "tie_word_embeddings")
 
 
 def read_hf_config(path: Path) -> ModelConfig:
@@ -26,10 +29,23 @@ def read_hf_config(path: Path) -> ModelConfig:
 
 
 def read_architecture(path: Path) -> tuple[Architecture, ModelConfig]:
-    """Read ``config.json``; also return the architecture's row of the table."""
+    """Read ``config.json``; also return the architecture's row of the table. Of a model with images, its text part."""
     fields = Fields(path, read_json(path))
     architecture = _architecture(fields)
-    return architecture, _config(architecture, fields)
+    return architecture, _config(architecture, _text_part(architecture, fields))
+
+
+def _text_part(architecture: Architecture, fields: Fields) -> Fields:
+    """The fields of the decoder: those of ``text_config`` where the model is more than a decoder."""
+    names = fields.get("architectures")
+    if not (isinstance(names, list) and names and names[0] in architecture.wholes):
+        return fields
+    part = fields.get("text_config")
+    if not isinstance(part, dict):
+        raise fields.wrong("text_config", part, "an object")
+    outside = {key: fields.values[key] for key in OF_THE_WHOLE if key in fields.values}
+    given = {key: value for key, value in part.items() if value is not None or key == "sliding_window"}
+    return Fields(f"{fields.where}: text_config", {**architecture.part_defaults, **outside, **given})
 
 
 def _config(architecture: Architecture, fields: Fields) -> ModelConfig:
@@ -178,13 +194,13 @@ def _architecture(fields: Fields) -> Architecture:
     names, kind = fields.get("architectures"), fields.get("model_type")
     lacking = f" ({REFUSED[kind]})" if isinstance(kind, str) and kind in REFUSED else ""
     if isinstance(names, list) and names:
-        name = str(names[0])
-        if name not in BY_CLASS:
+        name, known = str(names[0]), {**BY_CLASS, **BY_WHOLE}
+        if name not in known:
             raise ModelError(
                 f"{fields.where}: architecture {shown(name)} is not supported{lacking}; "
-                f"supported: {', '.join(BY_CLASS)}"
+                f"supported: {', '.join(known)}"
             )
-        return BY_CLASS[name]
+        return known[name]
     if not isinstance(kind, str) or kind not in BY_TYPE:
         raise ModelError(
             f"{fields.where}: model_type {shown(kind)} is not supported{lacking}; supported: {', '.join(BY_TYPE)}"
@@ -220,9 +236,9 @@ def _rope(
     values = fields.get(name) or {}
     if not isinstance(values, dict):
         raise fields.wrong(name, values, "an object")
-    local_theta = architecture.local_theta
-    if local_theta is not None:
-        values, local_theta = _global_rope(fields, name, values, local_theta)
+    local_theta = None
+    if architecture.unscaled_windows:
+        values, local_theta = _global_rope(fields, name, values)
     nested = next((key for key, value in values.items() if isinstance(value, dict)), None)
     if nested is not None:
         raise ModelError(f"{fields.where}: {name} of its own for {shown(nested)} is not supported")
@@ -230,18 +246,22 @@ def _rope(
     values = values | ({} if outside is None else {"original_max_position_embeddings": outside})
     rope = Fields(f"{fields.where}: {name}", values)
     theta = (rope if "rope_theta" in values else fields).positive("rope_theta", architecture.theta)
+    if architecture.unscaled_windows and local_theta is None:
+        local_theta = architecture.local_theta or theta
     kind = values.get("rope_type", values.get("type", "default"))
     if kind == "longrope" or (architecture.name == "phi3" and kind in ("su", "yarn")):
         return theta, *_longrope(fields, rope), local_theta
     return theta, _scaling(fields, rope, kind, theta, rotated), None, local_theta
 
 
-def _global_rope(
-    fields: Fields, name: str, values: dict[str, Any], default: float
-) -> tuple[dict[str, Any], float]:
-    """The RoPE of layers without a window, and the base of the others, whose rotation is not scaled."""
+def _global_rope(fields: Fields, name: str, values: dict[str, Any]) -> tuple[dict[str, Any], float | None]:
+    """The RoPE of layers without a window, and the base of the others if the file gives it; they are not scaled."""
+
+    def base(place: Fields, key: str) -> float | None:
+        return None if place.get(key) is None else place.positive(key)
+
     if not any(isinstance(value, dict) for value in values.values()):
-        return values, fields.positive("rope_local_base_freq", default)
+        return values, base(fields, "rope_local_base_freq")
     parts = []
     for key in ("full_attention", "sliding_attention"):
         part = values.get(key) or {}
@@ -256,7 +276,7 @@ def _global_rope(
         raise ModelError(
             f"{fields.where}: {name}: RoPE scaling {shown(kind)} of layers with a window is not supported"
         )
-    return parts[0], Fields(f"{fields.where}: {name}", parts[1]).positive("rope_theta", default)
+    return parts[0], base(Fields(f"{fields.where}: {name}", parts[1]), "rope_theta")
 
 
 def _scaling(fields: Fields, rope: Fields, kind: Any, theta: float, rotated: int) -> RopeScaling | None:
@@ -361,8 +381,8 @@ def _sliding_windows(fields: Fields, architecture: Architecture, layers: int) ->
     """The window of each layer, as transformers' model code reads it; empty when no layer has one.
 
     Llama, Granite and OLMo 2 have none whatever the file says, Mistral and Phi the same in all layers (unless the
-    file says null), Gemma by a pattern or ``layer_types``, Qwen only with ``use_sliding_window``: in the layers of
-    ``layer_types``, or from ``max_window_layers`` on.
+    file says null), Gemma and OLMo 3 by a pattern or ``layer_types``, Qwen only with ``use_sliding_window``: in the
+    layers of ``layer_types``, or from ``max_window_layers`` on.
     """
     if architecture.name in ("llama", "granite", "olmo2"):
         return ()
@@ -414,7 +434,7 @@ def _patterned_windows(fields: Fields, architecture: Architecture, layers: int) 
         return ()
     window = fields.integer("sliding_window", DEFAULT_WINDOW)
     every = architecture.window_pattern
-    if architecture.local_theta is not None:  # Gemma 3, in two spellings
+    if architecture.name == "gemma3":  # in two spellings
         for key in ("_sliding_window_pattern", "sliding_window_pattern"):
             every = fields.dimension(key, every)
     slides = _named_windows(fields, layers) or [(i + 1) % every != 0 for i in range(layers)]

@@ -47,6 +47,9 @@ LAYER_TENSORS = {
 EXPERT = re.compile(r"mlp\.experts\.(0|[1-9][0-9]{0,5})\.(gate|up|down)_proj\.weight")
 # Old checkpoints carry the RoPE frequencies, which follow from the configuration.
 COMPUTED = re.compile(r"model\.layers\.[0-9]+\.self_attn\.rotary_emb\.inv_freq")
+# Of a model with images: where the names of its decoder begin otherwise, and what is not of the decoder.
+OF_THE_DECODER = re.compile(r"(?:language_model\.model|model\.language_model)(?=\.)")
+OF_IMAGES = re.compile(r"(?:model\.)?(?:vision_tower|multi_modal_projector)\..+")
 
 
 def open_directory(directory: Path) -> tuple[ModelConfig, dict[str, TensorInfo]]:
@@ -125,6 +128,10 @@ def _find_tensors(directory: Path) -> dict[str, _Shard]:
 
 
 def _canonical_name(architecture: Architecture, shard: _Shard, name: str) -> str | None:
+    if architecture.wholes:
+        if OF_IMAGES.fullmatch(name):
+            return None
+        name = OF_THE_DECODER.sub("model", name, count=1).removeprefix("language_model.")
     if name in TOP_NAMES:
         return TOP_NAMES[name]
     if COMPUTED.fullmatch(name):

@@ -3,34 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
-from sonoran.models.architectures import ARCHITECTURES, BY_GGUF
+from sonoran.models.architectures import ARCHITECTURES
 from sonoran.models.hf_config import ROPE_KINDS
 from sonoran.models.tensors import CONVERTED_TYPES, FLOAT_TYPES, KEPT_BITS
 from sonoran.models.tokenizer.gguf_source import PIPELINES
 
 
-@dataclass(frozen=True, slots=True)
-class Supported:
-    """One architecture: its name in GGUF files and its class in folders, None where that does not load."""
-
-    gguf: str | None
-    hf_class: str | None
-    models: str
-
-
-def architectures() -> list[Supported]:
-    """All architectures that load, in the order of the code's tables."""
-    return [
-        Supported(row.gguf if BY_GGUF[row.gguf] is row else None, row.hf_class, row.models)
-        for row in ARCHITECTURES
-    ]
-
-
 def gguf_architectures() -> tuple[str, ...]:
     """Values of ``general.architecture`` that load."""
-    return tuple(dict.fromkeys(row.gguf for row in architectures() if row.gguf is not None))
+    return tuple(dict.fromkeys(row.gguf for row in ARCHITECTURES))
 
 
 def kept_types() -> Mapping[str, int]:
