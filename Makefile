@@ -17,12 +17,13 @@ BUILD_TOOLS := "scikit-build-core>=0.10" "nanobind>=2.4" "cmake>=3.18" ninja
 
 # The installing targets share one environment.
 .NOTPARALLEL:
-.PHONY: help demo install models test test-page test-slow test-sanitize test-kernels test-neon lint format stub bench wheel check-wheel clean
+.PHONY: help demo install models test test-page test-ray test-slow test-sanitize test-kernels test-neon lint format stub bench wheel check-wheel clean
 
 help:
 	@echo "make demo     environment, build, models, then AR, SD and SSD race on one prompt (PROMPT=...)"
 	@echo "make test     everything that tests need, then the tests (PYTEST_ARGS=...)"
 	@echo "make test-page  the server's page in headless Chromium (Debian: chromium); SONORAN_SCREENSHOTS=folder keeps pictures"
+	@echo "make test-ray   replicas under Ray Serve"
 	@echo "make test-slow  minutes: faults of a draft worker, many requests, damaged model files; tiny models"
 	@echo "make test-sanitize  minutes: the native tests and damaged models under AddressSanitizer and UBSan (g++)"
 	@echo "make test-kernels, make test-neon   the kernels alone, on this processor and on Arm under qemu"
@@ -51,6 +52,10 @@ test-page: $(VENV)/.test
 	@command -v chromium >/dev/null || { echo "Chromium is needed: apt-get install chromium" >&2; exit 1; }
 	$(PIP) install --no-build-isolation --editable ".[test,page]"
 	$(BIN)/python -m pytest -m page tests/server/test_page.py $(PYTEST_ARGS)
+
+test-ray: $(VENV)/.test
+	$(PIP) install --no-build-isolation --editable ".[test,ray]"
+	$(BIN)/python -m pytest tests/test_serve_ray.py $(PYTEST_ARGS)
 
 test-slow: $(VENV)/.test
 	$(BIN)/python -m pytest -m slow -s $(PYTEST_ARGS)

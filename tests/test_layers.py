@@ -26,6 +26,7 @@ FLOORS = (
     "auto",
     "llm",
     "server",
+    "serve_ray",
     "bench",
     "cli",
 )
