@@ -18,6 +18,7 @@ from sonoran.config import DraftQuantize, EngineConfig, Quantize, SpeculativeCon
 from sonoran.errors import ConfigError, PlanError, nearest
 from sonoran.llm import LLM
 from sonoran.models.registry import DEFAULT_TARGET
+from sonoran.planning.drawing import FORMS, Form
 from sonoran.planning.profile.advice import advise
 from sonoran.planning.profile.check import check_predictions
 from sonoran.planning.profile.choose import Choice, choose, engine_options
@@ -159,7 +160,7 @@ def explain(
     verification: Annotated[str, typer.Option(help="Rule: coupled or rejection.")] = "coupled",
     top: Annotated[int, typer.Option(help="Candidates in the table.")] = 12,
     verify: Annotated[int, typer.Option(help="Run this many of them, the best of each mode first.")] = 0,
-    plot: Annotated[Path | None, typer.Option(help="Write plots: .svg or .png.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Write plots: .svg, .png or .html.")] = None,
     *,
     given: Given,
     json: JsonOption = False,
@@ -171,7 +172,7 @@ def explain(
         )
     if top < 1 or verify < 0:
         raise ConfigError(f"--top must be at least 1 and --verify at least 0, got {top} and {verify}")
-    form = suffix(plot, ("svg", "png"), "--plot")
+    form = suffix(plot, FORMS, "--plot")
     workload = Workload(batch, context, temperature, cast(Literal["coupled", "rejection"], verification))
     pair = open_named(target, draft, given)
     profile = stored(pair)
@@ -181,7 +182,7 @@ def explain(
     if plot is not None:
         from sonoran.planning.profile.plot import render_plot
 
-        drawing = render_plot(profile, workload, answer.predictions, cast(Literal["svg", "png"], form))
+        drawing = render_plot(profile, workload, answer.predictions, cast(Form, form))
         write(plot, drawing)
     if json:
         print_json(answer.document(profile))

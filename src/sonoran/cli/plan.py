@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json as jsonlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from sonoran.cli.common import JsonOption, command, examples, out, print_json, read, say, suffix, write
 from sonoran.errors import PlanError
 from sonoran.models.untrusted import parse_json, refusing
+from sonoran.planning.drawing import FORMS, Form
 
 if TYPE_CHECKING:
     from sonoran.planning.scaling.candidates import Candidate
@@ -100,7 +101,7 @@ def plan_command(
     backup: Annotated[str, typer.Option(help="SSD: what a miss does, draft or none.")] = "draft",
     draws: Annotated[int, typer.Option(help="Bootstrap draws for the interval of N*; 0 for none.")] = 1000,
     seed: Annotated[int, typer.Option(help="Seed of the bootstrap.")] = 0,
-    plot: Annotated[Path | None, typer.Option(help="Write the plot: .svg or .png.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Write the plot: .svg, .png or .html.")] = None,
     report: Annotated[Path | None, typer.Option(help="Write one self-contained page: .html.")] = None,
     json: JsonOption = False,
 ) -> None:
@@ -111,7 +112,7 @@ def plan_command(
     from sonoran.planning.scaling.quantities import parse_count
 
     # Wrong file names are cheaper to hear of before the work than after it.
-    form = suffix(plot, ("svg", "png"), "--plot")
+    form = suffix(plot, FORMS, "--plot")
     suffix(report, ("html",), "--report")
     chosen, cost = read_laws(laws, loss), read_cost(latencies, verify_slope, draft_floor, draft_factor)
     on_devices = read_devices(device, tp, draft_device, target_bits, draft_bits)
@@ -140,7 +141,7 @@ def plan_command(
     if plot is not None:
         from sonoran.planning.scaling.plot import render_plot
 
-        drawing = render_plot(answer, laws=chosen, cost=cost, form=cast(Literal["svg", "png"], form))
+        drawing = render_plot(answer, laws=chosen, cost=cost, form=cast(Form, form))
         write(plot, drawing)
     if report is not None:
         from sonoran.planning.scaling.report import render_report

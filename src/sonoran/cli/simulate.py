@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, cast
 
 import typer
 from rich.table import Table
 from rich.text import Text
 
-from sonoran.cli.common import JsonOption, command, err, examples, numbers, out, print_json, say
+from sonoran.cli.common import (
+    JsonOption,
+    command,
+    err,
+    examples,
+    numbers,
+    out,
+    print_json,
+    read,
+    remark,
+    say,
+    suffix,
+    write,
+)
 from sonoran.errors import PlanError
+from sonoran.models.untrusted import parse_json, refusing
+from sonoran.planning.drawing import FORMS, Form
 from sonoran.planning.rounds.behaviour import Behaviour
 from sonoran.planning.rounds.costs import Costs
+from sonoran.planning.rounds.curves import Point, Study, measured_points, study_passes, study_preset
 from sonoran.planning.rounds.presets import (
     PRESETS,
     Comparison,
@@ -30,6 +48,7 @@ EXAMPLES = examples(
     "sonoran simulate --preset llama-70b",
     "sonoran simulate --preset qwen-32b --json",
     "sonoran simulate --preset mine.json --rounds 10000",
+    "sonoran simulate --preset llama-70b --plot llama.html",
     "sonoran simulate --target-ms 28,45 --rows 1,8 --draft-ms 7 --alpha 0.8",
 )
 MAX_ROUNDS = 1_000_000
@@ -82,6 +101,14 @@ def simulate(
     message_ms: Annotated[
         float, typer.Option(help="Round trip of a message between target and draft.", rich_help_panel=OWN)
     ] = 0.2,
+    plot: Annotated[
+        Path | None,
+        typer.Option(help="Draw throughput by batch, hits, and speed-ups: .svg, .png or .html."),
+    ] = None,
+    measured: Annotated[
+        Path | None,
+        typer.Option(help="Draw these measurements too: what bench decode --json printed."),
+    ] = None,
     rounds: Annotated[int, typer.Option(help="Rounds of each run.")] = 2000,
     seed: Annotated[int, typer.Option(help="Seed of the random numbers.")] = 0,
     json: JsonOption = False,
@@ -90,6 +117,10 @@ def simulate(
 
     With --target-ms, --draft-ms and --alpha: find the best K of SD, and K, budget and backup of SSD, for these passes.
     """
+    form = suffix(plot, FORMS, "--plot")
+    if measured is not None and plot is None:
+        raise PlanError("--measured has no effect without --plot; name a picture to draw it into")
+    points = [] if measured is None else read_measured(measured)
     given = {"--target-ms": target_ms, "--draft-ms": draft_ms, "--alpha": alpha}
     if any(value is not None for value in given.values()):
         missing = [name for name, value in given.items() if value is None]
@@ -101,6 +132,8 @@ def simulate(
             message_ms=message_ms,
         )
         search(costs, Behaviour.power_law((alpha,), rank_exponent), numbers("--batch", batch), json)
+        if plot is not None:
+            draw_study(study_passes(costs, alpha, rank_exponent), points, plot, form)
         return
     if not 1 <= rounds <= MAX_ROUNDS:
         raise PlanError(f"--rounds must be from 1 to {MAX_ROUNDS}, got {rounds}")
@@ -113,8 +146,24 @@ def simulate(
         answers = compare(chosen, rounds=rounds, seed=seed, progress=show)
     if json:
         print_json({**to_document(chosen, answers), "rounds": rounds, "seed": seed})
-        return
-    print_tables(chosen, answers)
+    else:
+        print_tables(chosen, answers)
+    if plot is not None:
+        draw_study(study_preset(chosen), points, plot, form)
+
+
+def read_measured(path: Path) -> list[Point]:
+    """Read what was measured. Raises PlanError, ConfigError."""
+    with refusing(str(path), PlanError):
+        return measured_points(parse_json(read(path, "measurements"), PlanError))
+
+
+def draw_study(study: Study, points: list[Point], path: Path, form: str | None) -> None:
+    """Write a picture, and say so on standard error. Raises PlanError, ConfigError."""
+    from sonoran.planning.rounds.plot import render_study
+
+    write(path, render_study(replace(study, measured=tuple(points)), cast(Form, form)))
+    remark(f"wrote {path}")
 
 
 def milliseconds(option: str, text: str) -> list[float]:

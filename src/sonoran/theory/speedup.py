@@ -135,16 +135,21 @@ def critical_batch_size(
     """Return b* (Theorem 17): below it the accurate slow backup wins, from it on the backup of no latency.
 
     ``tokens_miss`` belongs to the fast backup; with the slow one a missed round is worth ``tokens_hit``.
-    ``math.inf`` when the slow backup always wins. The theorem uses one hit rate for both strategies and a
-    latency that does not change with the batch, so b* is a starting value, not a verdict. Raises PlanError.
+    ``math.inf`` when the slow backup always wins. The theorem assumes T_p < 1; for a draft that is longer than a
+    verification this is where Corollary 16 itself crosses, whose rounds with all hits then last T_p. Both use one hit
+    rate for both strategies and a latency that does not change with the batch, so b* is a starting value, not a verdict.
+    Raises PlanError.
     """
     p = probability("hit_rate", hit_rate)
     slow = tokens("tokens_hit", tokens_hit)
     fast = p * slow + (1.0 - p) * tokens("tokens_miss", tokens_miss)
     t = non_negative("primary_latency", primary_latency)
-    # A round of the slow strategy costs 1 + T_p (1 - p^b). Compare at both ends before solving for b.
-    if t == 0.0 or p == 1.0 or slow / (1.0 + t) >= fast:
+    if t == 0.0 or p == 1.0:
         return math.inf if slow >= fast else 1.0
-    if p == 0.0:
-        return 0.0
-    return math.log(1.0 + 1.0 / t - slow / (t * fast)) / math.log(p)
+    # With q = p^b, a round costs q m + (1 - q)(1 + T_p) with the slow backup and q m + 1 - q with the fast one,
+    # m = max(1, T_p). The slow one wins while q is above the q of equal speed.
+    longest = max(1.0, t)
+    q = (fast * (1.0 + t) - slow) / (slow * (longest - 1.0) + fast * (1.0 + t - longest))
+    if q <= 0.0:
+        return math.inf
+    return 0.0 if p == 0.0 else math.log(q) / math.log(p)

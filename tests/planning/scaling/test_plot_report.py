@@ -6,8 +6,10 @@ import xml.etree.ElementTree as ElementTree
 from html.parser import HTMLParser
 
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from sonoran.errors import PlanError
+from sonoran.planning.scaling import plot as plotting
 from sonoran.planning.scaling.candidates import Candidate
 from sonoran.planning.scaling.costs import ParameterCost
 from sonoran.planning.scaling.planning import plan
@@ -25,6 +27,32 @@ def test_svg_is_well_formed_and_repeatable(answer):
     root = ElementTree.fromstring(drawing)
     assert root.tag.endswith("svg")
     assert drawing == render_plot(answer)
+
+
+@pytest.mark.parametrize("measured", [{}, {"Llama-3.2/1B": 0.85}])
+def test_the_best_draft_lies_on_the_curve(measured):
+    # What was measured moves the curve with the star.
+    lines = []
+    moved = plan(target="Llama-3.1/70B", measured=measured, draws=0)
+
+    def keep(paint, size, form, **_):
+        from matplotlib.figure import Figure
+
+        figure = Figure()
+        FigureCanvasAgg(figure)
+        paint(figure)
+        lines.extend(figure.axes[0].get_lines())
+        return b""
+
+    original = plotting.draw
+    plotting.draw = keep
+    try:
+        plotting.render_plot(moved)
+    finally:
+        plotting.draw = original
+    curve = next(line for line in lines if line.get_label() == "SD").get_xydata()
+    nearest = min(curve, key=lambda point: abs(point[0] - moved.optimum.parameters))
+    assert nearest[1] == pytest.approx(moved.optimum.speedup, rel=0.01)
 
 
 def test_png(answer):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sonoran.planning.drawing import BLUE, MUTED, RUST, SLATE, TEAL, VIOLET, Form, draw
+from sonoran.planning.drawing import LOOKS, SHADES, Form, draw, reference
 from sonoran.planning.profile.placement import Workload, nearest_acceptance
 from sonoran.planning.profile.predict import DEFAULT_BUDGETS, Prediction
 from sonoran.planning.profile.profile import Profile
@@ -14,8 +14,6 @@ from sonoran.planning.rounds.plan import RoundMode
 from sonoran.theory.distributions import length_distribution
 from sonoran.theory.speedup import hit_rate_limit
 
-COLOURS = {"ar": MUTED, "sd": BLUE, "ssd": RUST}
-SHADES = (BLUE, RUST, TEAL, VIOLET, "#b45309", SLATE)
 HISTOGRAM_K = 6
 
 
@@ -36,7 +34,7 @@ def render_plot(
             ha="left", x=0.01, fontsize=11,
         )  # fmt: skip
 
-    return draw(paint, (12, 8.4), form)
+    return draw(paint, (12, 8.4), form, title=f"Profile of {profile.key.target.name}")
 
 
 def best_by_k(predictions: Sequence[Prediction], mode: RoundMode) -> list[tuple[int, float]]:
@@ -62,13 +60,13 @@ def hit_rates(profile: Profile, workload: Workload, k: int) -> list[tuple[int, f
 
 def _speed(axes: Any, predictions: Sequence[Prediction]) -> None:
     plain = max((p.tokens_per_s for p in predictions if p.mode == "ar"), default=0.0)
-    axes.axhline(plain, color=MUTED, lw=1.4, ls=(0, (4, 3)), label="AR")
+    reference(axes, plain, "AR")
     modes: tuple[RoundMode, RoundMode] = ("sd", "ssd")
     for mode in modes:
         points = best_by_k(predictions, mode)
         if points:
-            axes.plot(*zip(*points, strict=True), "o-", ms=4, lw=2, color=COLOURS[mode], label=mode.upper())
-    axes.set_ylim(bottom=0)
+            axes.plot(*zip(*points, strict=True), label=mode.upper(), **LOOKS[mode].curve())
+    axes.set_ylim(0, 1.15 * max([plain, *(p.tokens_per_s for p in predictions)]))
     axes.set_xlabel("K, tokens of a speculation")
     axes.set_ylabel("predicted tokens per second")
     axes.set_title("Speed by mode, best settings for each K")

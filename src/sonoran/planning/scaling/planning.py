@@ -103,6 +103,7 @@ class Plan:
     deployments: tuple[Deployment, ...]  # of the best candidate, else of the best size; empty without devices
     sentence: str
     notes: tuple[Note, ...]
+    anchors: tuple[Anchor, ...] = ()  # measured pairs of this target, through which the laws were moved
 
 
 def plan(
@@ -216,6 +217,7 @@ def plan(
         deployments=_deployments(cost, settings, winner, best, m, price),
         sentence="",
         notes=tuple(notes),
+        anchors=anchors,
     )
     return replace(answer, sentence=describe(answer))
 

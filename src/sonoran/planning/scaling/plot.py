@@ -6,10 +6,23 @@ from typing import Any
 
 import numpy as np
 
-from sonoran.planning.drawing import AMBER, BLUE, GRID, INK, MUTED, RUST, SLATE, TEAL, VIOLET, Form, draw
+from sonoran.planning.drawing import (
+    BAND,
+    GRID,
+    INK,
+    LOOKS,
+    MUTED,
+    SLATE,
+    TEAL,
+    VIOLET,
+    Form,
+    beside_points,
+    draw,
+    reference,
+)
 from sonoran.planning.scaling.costs import PUBLISHED_COST, CostModel
 from sonoran.planning.scaling.laws import Laws
-from sonoran.planning.scaling.models import published_laws, published_tables
+from sonoran.planning.scaling.models import anchored, published_laws, published_tables
 from sonoran.planning.scaling.optimum import optimal_sizes
 from sonoran.planning.scaling.planning import Plan, throughput_curve
 from sonoran.planning.scaling.quantities import format_count
@@ -18,21 +31,21 @@ from sonoran.planning.scaling.size_law import LAW_RANGE, PUBLISHED_AFFINE
 from sonoran.planning.scaling.throughput import GAMMAS
 from sonoran.theory.distributions import Floats
 
-CURVE, HIDDEN, BEST, BAND, RULE, REAL = BLUE, VIOLET, RUST, AMBER, SLATE, TEAL
+CURVE, HIDDEN, BEST, RULE, REAL = LOOKS["sd"].colour, LOOKS["ssd"].colour, VIOLET, SLATE, TEAL
 
 
 def render_plot(
     answer: Plan, *, laws: Laws | None = None, cost: CostModel = PUBLISHED_COST, form: Form = "svg"
 ) -> bytes:
     """Draw a plan made with the same ``laws`` and ``cost``; return the file's bytes. Raises PlanError (``draw``)."""
-    chosen = laws or published_laws()
+    chosen = anchored(laws or published_laws(), answer.anchors)
 
     def paint(figure: Any) -> None:
         left, right = figure.subplots(1, 2, width_ratios=(1.25, 1))
         _throughput(left, answer, chosen, cost)
         _sizes(right, answer, chosen, cost)
 
-    return draw(paint, (12.5, 5.2), form)
+    return draw(paint, (12.5, 5.2), form, title=f"Draft plan for {answer.target}")
 
 
 def _throughput(axes: Any, answer: Plan, laws: Laws, cost: CostModel) -> None:
@@ -41,18 +54,13 @@ def _throughput(axes: Any, answer: Plan, laws: Laws, cost: CostModel) -> None:
     sizes = np.geomspace(m / 20000, m * 0.95, 600)
     speed = curve(sizes) * float(cost.verify(m, 0.0))
     shown = np.isfinite(speed) & (speed > 0)
-    axes.axhline(1.0, color=MUTED, lw=1, ls=(0, (4, 3)))
-    axes.annotate(
-        "plain decoding",
-        (0, 1.0),
-        xycoords=("axes fraction", "data"),
-        xytext=(4, 3),
-        textcoords="offset points",
-        va="bottom",
-        color=MUTED,
-        fontsize=8.5,
+    reference(axes, 1.0, "plain decoding")
+    top = max(
+        [
+            float(speed[shown].max()) if shown.any() else 1.0,
+            *(max(r.speedup, r.ssd_speedup) for r in answer.candidates),
+        ]
     )
-    top = max([float(speed[shown].max()) if shown.any() else 1.0, *(r.speedup for r in answer.candidates)])
     best = answer.optimum
     if best is not None:
         axes.axvspan(*best.within_5_percent, color=BAND, alpha=0.22, lw=0, label="within 5 % of the best")
@@ -65,12 +73,11 @@ def _throughput(axes: Any, answer: Plan, laws: Laws, cost: CostModel) -> None:
             sizes,
             hidden,
             color=HIDDEN,
-            lw=1.6,
-            ls=(0, (5, 2)),
+            lw=1.8,
             zorder=2,
             label=f"SSD, hit rate {settings.hit_rate:.2g}",
         )
-    axes.plot(sizes[shown], speed[shown], color=CURVE, lw=2.2, zorder=3, label="SD")
+    axes.plot(sizes[shown], speed[shown], color=CURVE, lw=2.2, ls=LOOKS["sd"].line, zorder=3, label="SD")
     if best is not None:
         label = f"best SD draft: {format_count(best.parameters)}, K = {best.num_speculative_tokens}"
         label += f", {best.integer_speedup:.2f}x"
@@ -87,15 +94,16 @@ def _throughput(axes: Any, answer: Plan, laws: Laws, cost: CostModel) -> None:
                 zorder=5,
                 label="95 % of N* (targets drawn again)",
             )
-    _candidates(axes, answer)
     axes.set_xscale("log")
     # Nothing to see where alpha is not positive.
     axes.set_xlim(max(sizes[0], 0.5 * float(sizes[shown][0])) if shown.any() else sizes[0], m)
-    axes.set_ylim(min(0.9, 0.9 * top), top + 0.5 * max(top - 0.9, 0.2))
+    # Plain decoding and its name are always inside, whatever pays; above is room for the legend.
+    axes.set_ylim(min(0.9, 0.9 * top), max(top, 1.05) + 0.45 * max(top - 0.9, 0.25))
     _count_axis(axes.xaxis)
     axes.set_xlabel("parameters of the draft")
     axes.set_ylabel("predicted speed-up over plain decoding")
     axes.set_title(f"How large a draft for {answer.target}?")
+    _candidates(axes, answer)
     axes.legend(loc="upper center", ncols=2)
 
 
@@ -108,41 +116,27 @@ def _hidden_curve(answer: Plan, settings: SsdSettings, laws: Laws, cost: CostMod
 
 
 def _candidates(axes: Any, answer: Plan) -> None:
+    """Real models: SD filled, SSD hollow where it was asked for, a line between the two, names where there is room."""
     real = [row for row in answer.candidates if row.alpha is not None]
     if not real:
         return
-    axes.plot(
-        [row.parameters for row in real],
-        [row.speedup for row in real],
-        "o",
-        ms=6,
-        color=REAL,
-        mec="white",
-        mew=0.8,
-        zorder=7,
-        label="candidates",
-    )
-    labelled: list[float] = []
-    family = answer.target.split("/")[0] + "/"
-    ceiling = 0.5 * answer.target_parameters
-    for row in sorted(
-        real, key=lambda r: (r.name != answer.best_candidate, family not in r.name, r.parameters)
-    ):
-        place = float(np.log(row.parameters))
-        # Labels of close sizes would run into each other, those at the right edge out of the picture.
-        if row.parameters > ceiling or any(abs(place - other) < 0.55 for other in labelled):
-            continue
-        labelled.append(place)
-        axes.annotate(
-            row.name,
-            (row.parameters, row.speedup),
-            xytext=(-6, -9),
-            textcoords="offset points",
-            ha="right",
-            fontsize=8,
+    sizes = [row.parameters for row in real]
+    filled = {"color": REAL, "mec": "white", "mew": 0.8, "ms": 6, "zorder": 7}
+    axes.plot(sizes, [row.speedup for row in real], "s", label="candidates, SD", **filled)
+    if answer.hidden is not None:
+        hollow = {"color": REAL, "mfc": "white", "mew": 1.4, "ms": 6, "zorder": 7}
+        axes.plot(sizes, [row.ssd_speedup for row in real], "D", label="candidates, SSD", **hollow)
+        axes.vlines(
+            sizes,
+            [row.speedup for row in real],
+            [row.ssd_speedup for row in real],
             color=REAL,
-            zorder=8,
+            lw=0.8,
+            zorder=4,
         )
+    family = answer.target.split("/")[0] + "/"
+    first = sorted(real, key=lambda r: (r.name != answer.best_candidate, family not in r.name, r.parameters))
+    beside_points(axes, [(row.parameters, row.speedup, row.name) for row in first], REAL)
 
 
 def _sizes(axes: Any, answer: Plan, laws: Laws, cost: CostModel) -> None:

@@ -2,40 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from html import escape
 
+from sonoran.planning.page import figure, items, page, table
 from sonoran.planning.scaling.costs import PUBLISHED_COST, CostModel
 from sonoran.planning.scaling.hidden import HiddenDrafting
 from sonoran.planning.scaling.laws import Laws
 from sonoran.planning.scaling.planning import Optimum, Plan
 from sonoran.planning.scaling.plot import render_plot
 from sonoran.planning.scaling.quantities import format_count
-
-_STYLE = """
-:root { color-scheme: light; --ink: #1f2430; --muted: #6b7280; --line: #e5e7eb; --accent: #c2410c; }
-* { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 72rem; padding: 2.5rem 1.5rem 4rem; color: var(--ink); background: #fff;
-  font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; }
-h1 { font-size: 1.7rem; margin: 0 0 .8rem; }
-h2 { font-size: 1.15rem; margin: 2.4rem 0 .6rem; }
-p, li { max-width: 60rem; }
-p.lead { font-size: 1.12rem; }
-.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(12rem, 1fr)); gap: .8rem; }
-.tile { border: 1px solid var(--line); border-radius: .6rem; padding: .8rem 1rem; }
-.tile b { display: block; font-size: 1.35rem; color: var(--accent); }
-.tile span { color: var(--muted); font-size: .85rem; }
-figure { margin: 1.6rem 0; }
-figure svg { width: 100%; height: auto; }
-.scroll { overflow-x: auto; }
-table { border-collapse: collapse; font-size: .92rem; min-width: 30rem; }
-th, td { text-align: right; padding: .35rem .8rem; white-space: nowrap; }
-th, td { border-bottom: 1px solid var(--line); }
-th { color: var(--muted); font-weight: 600; }
-th:first-child, td:first-child, td.text, th.text { text-align: left; }
-td.text { white-space: normal; }
-footer { margin-top: 3rem; color: var(--muted); font-size: .85rem; }
-"""
 
 LIMITS = (
     "The prediction is tokens per FLOP with one target pass charged 2M however many tokens it verifies. "
@@ -55,30 +30,25 @@ LIMITS = (
 
 def render_report(answer: Plan, *, laws: Laws | None = None, cost: CostModel = PUBLISHED_COST) -> str:
     """HTML of a plan made with the same ``laws`` and ``cost``. Raises PlanError without matplotlib."""
-    drawing = render_plot(answer, laws=laws, cost=cost, form="svg").decode("utf-8")
-    drawing = drawing[drawing.index("<svg") :]
+    drawing = render_plot(answer, laws=laws, cost=cost, form="svg")
     title = f"Draft plan for {answer.target}"
-    parts = [f"<h1>{escape(title)}</h1>", f'<p class="lead">{escape(answer.sentence)}</p>']
+    parts = [f'<p class="lead">{escape(answer.sentence)}</p>']
     if answer.optimum is not None:
         parts.append(_tiles(answer.optimum, answer.hidden))
-    parts.append(f"<figure>{drawing}</figure>")
+    parts.append(figure(drawing))
     parts += _candidates(answer)
     if answer.hidden is not None:
         parts += _hidden(answer.hidden)
     if answer.optimum is not None:
         parts += _rules(answer) + _variants(answer, answer.optimum)
-    parts += ["<h2>Extrapolated or assumed here</h2>", _items(note.text for note in answer.notes)]
-    parts += ["<h2>What the law does not know</h2>", _items(LIMITS)]
-    parts.append(
-        f"<footer>Made by sonoran plan. Laws: {escape(answer.laws_source)}. Target: "
-        f"{answer.target_parameters:.0f} parameters, {answer.target_tokens:.3g} training tokens; draft: "
-        f"{answer.draft_tokens:.3g} training tokens. Costs in {escape(answer.cost_unit)}.</footer>"
-    )
-    body = "\n".join(parts)
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n{body}\n</body>\n</html>\n"
+    parts += ["<h2>Extrapolated or assumed here</h2>", items(note.text for note in answer.notes)]
+    parts += ["<h2>What the law does not know</h2>", items(LIMITS)]
+    return page(
+        title,
+        parts,
+        f"Made by sonoran plan. Laws: {answer.laws_source}. Target: {answer.target_parameters:.0f} parameters, "
+        f"{answer.target_tokens:.3g} training tokens; draft: {answer.draft_tokens:.3g} training tokens. Costs in "
+        f"{answer.cost_unit}.",
     )
 
 
@@ -132,7 +102,7 @@ def _candidates(answer: Plan) -> list[str]:
         )
         rows.append((*cells, f"{row.ssd_speedup:.2f}x", "yes" if row.pays else "no", row.note))
     head = ("draft", "size", "ratio", "alpha", "K", "speed-up", "95 %", "SSD", "pays", "note")
-    return ["<h2>Candidates</h2>", _table(head, rows, text={9})]
+    return ["<h2>Candidates</h2>", table(head, rows, text={9})]
 
 
 def _hidden(hidden: HiddenDrafting) -> list[str]:
@@ -154,7 +124,7 @@ def _hidden(hidden: HiddenDrafting) -> list[str]:
         f"the best draft is {hidden.size_ratio:.1f} times as large. Up to {limit}, its work at "
         f"K = {hidden.ssd.gamma:.0f} fits behind one verification; the largest draft with which SSD still "
         f"matches the best SD: {keeps}. The draft runs on its own device beside the target's.</p>",
-        _table(("mode", "best draft", "K", "alpha", "speed-up"), rows),
+        table(("mode", "best draft", "K", "alpha", "speed-up"), rows),
     ]
 
 
@@ -165,7 +135,7 @@ def _rules(answer: Plan) -> list[str]:
         for rule in answer.rules
     ]  # fmt: skip
     head = ("rule", "draft", "error of N*", "throughput kept", "target in the fitted range")
-    return ["<h2>Rules of thumb beside the full optimum</h2>", _table(head, rows)]
+    return ["<h2>Rules of thumb beside the full optimum</h2>", table(head, rows)]
 
 
 def _variants(answer: Plan, best: Optimum) -> list[str]:
@@ -174,21 +144,5 @@ def _variants(answer: Plan, best: Optimum) -> list[str]:
     ]
     return [
         "<h2>N* under other assumptions</h2>",
-        _table(("assumption", "draft", "relative to the plan"), rows),
+        table(("assumption", "draft", "relative to the plan"), rows),
     ]
-
-
-def _table(
-    head: Iterable[str], rows: Iterable[Iterable[str]], text: frozenset[int] | set[int] = frozenset()
-) -> str:
-    def cell(tag: str, index: int, value: str) -> str:
-        return f"<{tag}{' class=text' if index in text else ''}>{escape(value)}</{tag}>"
-
-    top = "".join(cell("th", index, value) for index, value in enumerate(head))
-    lines = ("<tr>" + "".join(cell("td", i, v) for i, v in enumerate(row)) + "</tr>" for row in rows)
-    body = f"<thead><tr>{top}</tr></thead><tbody>{''.join(lines)}</tbody>"
-    return f'<div class="scroll"><table>{body}</table></div>'
-
-
-def _items(texts: Iterable[str]) -> str:
-    return "<ul>" + "".join(f"<li>{escape(text)}</li>" for text in texts) + "</ul>"
