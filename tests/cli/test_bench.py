@@ -220,6 +220,24 @@ def test_help_has_examples(name):
     assert "--json" in result.stdout
 
 
+def test_decode_writes_a_report(tiny, tmp_path):
+    pytest.importorskip("matplotlib")
+    out = tmp_path / "new" / "out"
+    result = decode(
+        tiny, "--modes", "ar,sd,ngram", "--batch", "2,1", "--cores", CORE, "--report", out, "--json"
+    )
+    assert result.exit_code == 0, result.stderr
+    answer = json.loads(result.stdout)
+    assert [(e["mode"], e["batch"]) for e in answer["throughput"]] == [
+        (mode, batch) for batch in (1, 2) for mode in ("ar", "sd", "ngram")
+    ]
+    assert all(e["tokens_per_s"] > 0 for e in answer["throughput"])
+    assert json.loads((out / "results.json").read_text())["modes"].keys() == {"ar", "sd", "ngram"}
+    assert "<svg" in (out / "report.html").read_text() and (out / "report.md").is_file()
+    refused = decode(tiny, "--batch", "3")
+    assert refused.exit_code == 2 and "--batch 3 needs as many prompts" in refused.stderr.replace("\n", " ")
+
+
 def test_options_go_to_the_modes_that_have_a_meaning_for_them():
     given = {"least_chance": 0.2, "fan_out": "2,1", "prompt_lookup_max": 3, "quantize": "int4"}
     assert bench.options_by_mode(["ar", "sd", "ssd", "ngram", "auto"], given) == {

@@ -110,6 +110,9 @@ def mode_result(runs: Sequence[Run]) -> dict[str, Any]:
         "acceptance_rate": ratio(total("num_accepted_draft_tokens"), total("num_draft_tokens")),
         "mean_acceptance_length": ratio(total("num_emitted_tokens"), total("num_spec_steps")),
         "hit_rate": ratio(total("num_cache_hits"), total("num_cache_lookups")),
+        "accepted_per_position": _by_position(speculation, "accepted_per_position"),
+        "proposed_per_position": _by_position(speculation, "proposed_per_position"),
+        "time_s": _times(runs),
         "prompts": [
             {"tokens": len(run.token_ids), "tokens_per_s": run.tokens_per_s, "ttft_s": run.metrics["ttft_s"]}
             for run in runs
@@ -141,6 +144,20 @@ def text_differences(runs: Mapping[str, Sequence[Run]]) -> list[dict[str, Any]]:
                 position = next((i for i, (a, b) in enumerate(pairs) if a != b), shorter)
                 found.append({"prompt": index, "mode": name, "position": position})
     return found
+
+
+def _by_position(speculation: Sequence[Mapping[str, Any]], key: str) -> list[int]:
+    """Sum lists that may differ in length: an engine of mode auto may change its K."""
+    lists = [counters.get(key, []) for counters in speculation]
+    return [
+        sum(counts[i] for counts in lists if i < len(counts)) for i in range(max(map(len, lists), default=0))
+    ]
+
+
+def _times(runs: Sequence[Run]) -> dict[str, float]:
+    """Sum seconds by what they went into, the prompt's passes included; empty for engines that do not say."""
+    told = [run.metrics["time_s"] for run in runs if "time_s" in run.metrics]
+    return {part: sum(times[part] for times in told) for part in (told[0] if told else ())}
 
 
 def _speculated(run: Run) -> bool:

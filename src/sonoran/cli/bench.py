@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from contextlib import ExitStack
 from itertools import product
 from pathlib import Path
@@ -19,9 +21,21 @@ from sonoran.bench.machine import describe_processor
 from sonoran.bench.modes import ALL, BenchMode, EnginePlan, LlamaCppRunner, LLMRunner, plan_modes
 from sonoran.bench.native_subject import READ_LOOP_BYTES, NativeSubject
 from sonoran.bench.peers import LlamaCpp, check_peer
+from sonoran.bench.together import check_batches, measure_together
 from sonoran.bench.verdict import verdict
 from sonoran.cli import bench_serve, bench_start
-from sonoran.cli.common import JsonOption, command, examples, names, numbers, out, print_json, remark, say
+from sonoran.cli.common import (
+    JsonOption,
+    command,
+    examples,
+    names,
+    numbers,
+    out,
+    print_json,
+    remark,
+    say,
+    write,
+)
 from sonoran.cli.options import (
     SAMPLING,
     SPECULATION,
@@ -41,6 +55,7 @@ from sonoran.llm import LLM
 from sonoran.models.registry import DEFAULT_TARGET
 from sonoran.models.source import open_model, resolve_model
 from sonoran.models.untrusted import parse_json, refusing
+from sonoran.planning.drawing import draw
 from sonoran.planning.profile.profile import Cores
 from sonoran.planning.profile.prompts import prompts_from_file
 from sonoran.sampling.params import SamplingParams
@@ -53,6 +68,7 @@ FORWARD_EXAMPLES = examples(
 DECODE_EXAMPLES = examples(
     "sonoran bench decode --modes ar,sd --dataset humaneval --cores 0",
     "sonoran bench decode --modes ar,sd,ssd,ar-all --cores 0 --draft-cores 1",
+    "sonoran bench decode --modes ar,sd,ssd,ngram --batch 1,4,16 --report out",
     "sonoran bench decode --prompts prompts.txt --modes ar,sd,ssd -k 2,4,6",
     "sonoran bench decode --modes ssd --budget 4,8,auto --backup draft,none --json",
 )
@@ -277,6 +293,14 @@ def decode(
         str | None, typer.Option(help="Decode with another engine too, greedily, on all cores: llama.cpp.")
     ] = None,
     peer_python: Annotated[str | None, typer.Option(help="Interpreter that has the peer's package.")] = None,
+    batch: Annotated[
+        str | None,
+        typer.Option(help="Decode so many prompts at once too (1,4,16): throughput of each of our modes."),
+    ] = None,
+    report: Annotated[
+        Path | None,
+        typer.Option(help="Write results.json, a page, Markdown and pictures into this folder."),
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Compare decoding modes: tokens per second (prompt excluded), ratios, acceptance, identical texts.
@@ -327,10 +351,13 @@ def decode(
     elif peer_python is not None:
         raise ConfigError("--peer-python without a peer; add --peer llama.cpp")
     source, texts = read_prompts(prompts, dataset, num_prompts, data_dir, categories)
+    batches = check_batches(numbers("--batch", batch), len(texts)) if batch is not None else ()
+    if report is not None:
+        report_folder(report)
     shared = dict(given[SamplingParams])
     seed, max_tokens = shared.pop("seed"), shared.pop("max_tokens")
     with ExitStack() as stack:
-        engines = load_engines(model, planned, engine, stack)
+        engines = load_engines(model, planned, engine, stack, max(batches, default=SEQUENCES))
         llm = next(iter(engines.values()))
         ids = [llm.tokenizer.encode_prompt(text) for text in texts]
         runners: dict[str, Runner] = {
@@ -360,6 +387,16 @@ def decode(
                 same_text=own_modes,
                 progress=progress,
             )
+            together = {name: runners[name] for name in own_modes}
+            if batches:
+                result["throughput"] = measure_together(
+                    cast("dict[str, LLMRunner]", together),
+                    ids,
+                    batches,
+                    max_tokens=max_tokens,
+                    seed=seed,
+                    progress=progress,
+                )
     setting = {
         "model": model, "draft": draft, "dataset": source, "num_prompts": len(texts),
         "max_tokens": max_tokens, "temperature": params.temperature,
@@ -373,10 +410,25 @@ def decode(
         next((name for name in own_modes if name.startswith("ar")), None),
         {name: what_to_type(name, cores, draft_cores) for name in own_modes},
     )
+    if report is not None:
+        from sonoran.bench.report import report_files
+
+        for name, data in report_files(result, shlex.join(["sonoran", *sys.argv[1:]])).items():
+            write(report / name, data)
+        remark(f"wrote {report / 'report.html'}, and beside it the same as Markdown, pictures and JSON")
     if json:
         print_json(result)
     else:
         show_decode(result)
+
+
+def report_folder(path: Path) -> None:
+    """Make the folder of a report before anything is measured. Raises ConfigError, PlanError without matplotlib."""
+    draw(lambda _: None, (1, 1), "svg")
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--report {path}: {error.strerror}") from None
 
 
 def read_prompts(
@@ -471,13 +523,13 @@ def options_by_mode(modes: list[str], given: dict[str, Any]) -> dict[str, dict[s
 
 
 def load_engines(
-    model: str, planned: list[BenchMode], options: dict[str, Any], stack: ExitStack
+    model: str, planned: list[BenchMode], options: dict[str, Any], stack: ExitStack, sequences: int
 ) -> dict[EnginePlan, LLM]:
     """Load one engine for each different plan; the stack closes them. A target on the same cores is loaded once."""
     engines: dict[EnginePlan, LLM] = {}
     targets: dict[Cores | None, Models] = {}
     # A prompt is read once per mode: what an earlier mode left in memory must not help a later one.
-    fixed = {**options, "max_num_seqs": SEQUENCES, "enable_prefix_caching": False}
+    fixed = {**options, "max_num_seqs": sequences, "enable_prefix_caching": False}
     for plan in dict.fromkeys(mode.plan for mode in planned):
         given = plan.speculative_config
         if given is not None and given["method"] == "auto":
@@ -532,6 +584,11 @@ def show_decode(result: dict[str, Any]) -> None:
         if paired is not None and (name.endswith(f"/{base}") or len(speed) <= 3):
             extremes = f"{paired['min']:.2f} to {paired['max']:.2f}"
             say(f"{name}: {paired['median']:.2f} x on the median prompt ({extremes})")
+    for entry in result.get("throughput", []):
+        say(
+            f"{entry['mode']}, batch {entry['batch']}: {entry['tokens_per_s']:.1f} tokens/s, prompts included "
+            f"({entry['spread']:.0%} spread)"
+        )
     if result["identical_texts"]:
         say("texts identical in all modes")
     else:

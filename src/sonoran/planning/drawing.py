@@ -132,7 +132,7 @@ def beside_points(axes: Any, labels: Sequence[tuple[float, float, str]], colour:
     taken = [] if legend is None else [legend.get_window_extent(renderer)]
     for line in axes.get_lines():
         if line.get_marker() not in (None, "None", "", " "):
-            taken += [_box(*axes.transData.transform(point), 5.0) for point in line.get_xydata()]
+            taken += [_box(x, y, 5.0) for x, y in axes.transData.transform(line.get_xydata())]
     for x, y, text in labels:
         for dx, dy, ha, va in _PLACES:
             note = axes.annotate(

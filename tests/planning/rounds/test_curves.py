@@ -1,5 +1,6 @@
 """What the pictures show, by values that are known otherwise, and the files that are written."""
 
+import dataclasses
 import json
 import re
 import xml.etree.ElementTree as ElementTree
@@ -94,6 +95,15 @@ def test_where_temperatures_are_unknown_the_last_picture_is_over_k():
     study = study_preset(load_preset("qwen-32b"))
     assert [p.x for p in study.last] == [4, 5, 6, 7]
     assert [round(p.ssd * 97.4, 1) for p in study.published_last] == [210.9, 193.6, 175.3, 158.6]
+
+
+def test_a_preset_of_one_scenario_is_drawn_over_k():
+    preset = load_preset("qwen-32b")
+    [one] = [s for s in preset.scenarios if s.name == "rerun, SSD K = 4"]
+    alone = study_preset(dataclasses.replace(preset, scenarios=(one,)))
+    assert [p.x for p in alone.last] == list(range(1, 13)) and alone.published_last == []
+    # SD at the K of the scenario is what was published there.
+    assert alone.last[one.sd_k - 1].sd == pytest.approx(141.4 / 97.4, rel=0.01)
 
 
 @pytest.mark.parametrize("name", PRESETS)

@@ -186,6 +186,18 @@ def study_preset(preset: Preset) -> Study:
             "ar", predict(s.plans()["ar"], preset.costs(s), preset.behaviour(s)).tokens_per_s
         )
         published_last.append(_published(x, s, ar))
+    if len(last) < 2:
+        axis, published_last = "K, most tokens of a speculation", []
+        budget = sum(base.fan_out)
+        last = [
+            speedups(
+                k,
+                replace(base, sd_k=k, ssd_k=k, fan_out=spread(behaviour, budget, k)).plans(),
+                costs,
+                behaviour,
+            )
+            for k in range(1, 13)
+        ]
     return Study(
         preset.name,
         frontier(lambda batch: replace(base, batch=batch).plans(), costs, behaviour),
