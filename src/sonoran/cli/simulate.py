@@ -107,7 +107,7 @@ def simulate(
     ] = None,
     measured: Annotated[
         Path | None,
-        typer.Option(help="Draw these measurements too: what bench decode --json printed, or results.json of its --report."),
+        typer.Option(help="Draw these measurements too: what bench decode --json or --report wrote."),
     ] = None,
     rounds: Annotated[int, typer.Option(help="Rounds of each run.")] = 2000,
     seed: Annotated[int, typer.Option(help="Seed of the random numbers.")] = 0,

@@ -38,12 +38,15 @@ def render_plot(
     answer: Plan, *, laws: Laws | None = None, cost: CostModel = PUBLISHED_COST, form: Form = "svg"
 ) -> bytes:
     """Draw a plan made with the same ``laws`` and ``cost``; return the file's bytes. Raises PlanError (``draw``)."""
-    chosen = anchored(laws or published_laws(), answer.anchors)
+    general = (
+        laws or published_laws()
+    )  # of all targets; what was measured of this one moves only its own curve
+    chosen = anchored(general, answer.anchors)
 
     def paint(figure: Any) -> None:
         left, right = figure.subplots(1, 2, width_ratios=(1.25, 1))
         _throughput(left, answer, chosen, cost)
-        _sizes(right, answer, chosen, cost)
+        _sizes(right, answer, general, cost)
 
     return draw(paint, (12.5, 5.2), form, title=f"Draft plan for {answer.target}")
 
@@ -176,7 +179,8 @@ def _sizes(axes: Any, answer: Plan, laws: Laws, cost: CostModel) -> None:
         axes.plot([m, m], best.within_1_percent, color=BAND, lw=6, alpha=0.6, zorder=2, solid_capstyle="butt")
         if best.interval is not None:
             axes.plot([m, m], [best.interval.low, best.interval.high], color=BEST, lw=2, zorder=5)
-        label = "this plan" if cost == PUBLISHED_COST else "this plan (its own cost model)"
+        own = cost != PUBLISHED_COST or bool(answer.anchors)
+        label = "this plan (its own costs, measurements)" if own else "this plan"
         axes.plot([m], [best.parameters], "*", ms=15, color=BEST, zorder=6, label=label)
     axes.set_xscale("log")
     axes.set_yscale("log")
