@@ -131,7 +131,7 @@ def _speed_table(result: Mapping[str, Any]) -> tuple[tuple[str, ...], list[tuple
     base = next((name for name in modes if name.startswith("ar")), next(iter(modes)))
     plain = modes[base]["tokens_per_s"]
     head = ("mode", "tokens/s", "spread", f"x {base}", "first token, s", "accepted", "per round", "hits")
-    rows = [
+    rows: list[tuple[str, ...]] = [
         (
             name,
             f"{mode['tokens_per_s']:.1f}",
