@@ -107,7 +107,7 @@ def main() -> None:
             stack.enter_context(
                 LLM(
                     options.model,
-                    speculative_config=config,
+                    speculative_config=config or False,
                     cores=parse_cores(options.cores),
                     max_num_seqs=1,
                     enable_prefix_caching=False,

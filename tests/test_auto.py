@@ -4,11 +4,12 @@ import dataclasses
 
 import pytest
 
-from sonoran import _native
+from sonoran import _native, auto
 from sonoran.drafting.adaptive import AdaptiveDrafter, NoDrafter
 from sonoran.drafting.ssd import SsdDrafter
 from sonoran.errors import ConfigError
 from sonoran.llm import LLM
+from sonoran.models import opening
 from sonoran.planning.profile.pair import open_pair
 from sonoran.planning.profile.store import profile_path, save_profile
 from sonoran.sampling.params import SamplingParams
@@ -45,7 +46,7 @@ def load(models, speculative=None, **options):
 
 @pytest.fixture(scope="module")
 def plain_text(models):
-    with load(models) as llm:
+    with load(models, False) as llm:
         return llm.generate([PROMPT], PARAMS)[0].outputs[0].token_ids
 
 
@@ -130,6 +131,34 @@ def test_a_damaged_profile_is_measured_anew(models, plain_text):
     path.write_text("{")
     with load(models, config(models), cores=CORES[:1]) as llm:
         assert "sonoran calibrate knows more" in run(llm, plain_text)["reason"]
+
+
+def test_nothing_asked_for_is_ar_where_no_draft_is_known(models, plain_text):
+    with load(models) as llm:
+        assert run(llm, plain_text)["reason"].startswith("AR: no draft is known for target.gguf (qwen2)")
+
+
+def test_nothing_asked_for_is_auto_where_a_draft_is_known(models, plain_text, monkeypatch):
+    monkeypatch.setattr(opening, "known_draft", lambda target: str(models / "draft.gguf"))
+    with load(models) as llm:
+        assert llm.num_speculative_tokens == 8
+        assert "acceptance" in run(llm, plain_text)
+    with load(models, False) as llm:
+        assert llm.num_speculative_tokens == 0 and "drafter" not in llm.statistics()
+
+
+def test_a_draft_that_memory_has_no_room_for_is_left_out(models, plain_text, monkeypatch):
+    monkeypatch.setattr(opening, "known_draft", lambda target: str(models / "draft.gguf"))
+    monkeypatch.setattr(auto, "available_memory", lambda: 1 << 28)
+    with load(models) as llm:
+        assert "are free; use them all the same with --draft auto" in run(llm, plain_text)["reason"]
+
+
+def test_a_draft_that_would_have_to_be_fetched_is_not(models, plain_text, monkeypatch):
+    monkeypatch.setattr(opening, "known_draft", lambda target: "smollm2-135m-instruct")
+    with load(models) as llm:
+        reason = run(llm, plain_text)["reason"]
+        assert reason.startswith("AR: its draft is not at hand: smollm2-135m-instruct is not in the cache")
 
 
 def test_no_tokens_is_ar(models, plain_text):

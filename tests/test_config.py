@@ -17,6 +17,7 @@ from sonoran.config import (
     WorkerConfig,
     from_keywords,
     parse_cores,
+    speculation_of,
 )
 from sonoran.errors import ConfigError
 
@@ -63,7 +64,7 @@ def test_draft_cores_are_cores_of_the_draft() -> None:
             {"model": "x", "draft_vocab": -1},
             "draft_vocab must be a whole number from 0 to 2147483647, got -1",
         ),
-        ({"method": "auto"}, "method 'auto' needs a model"),
+        ({"method": "sd"}, "method 'sd' needs a model"),
         ({"method": "ssd", "model": "x", "cores": "0", "draft_cores": "1"}, "they are the same"),
         ({"method": "auto", "model": "x", "cores": "0"}, "'cores' belongs to method"),
         ({"method": "ssd"}, "needs a model, or the draft_address"),
@@ -212,3 +213,13 @@ def test_cores_are_numbers_and_spans() -> None:
 def test_cores_that_make_no_sense_are_refused(cores: Any) -> None:
     with pytest.raises(ConfigError, match="cores must"):
         parse_cores(cores)
+
+
+def test_nothing_asked_for_is_the_fastest_mode_and_false_is_ar() -> None:
+    assert speculation_of(None) == SpeculativeConfig("auto", num_speculative_tokens=8)
+    assert speculation_of(False) is None and speculation_of({"method": "ar"}) is None
+    assert speculation_of({"model": "x"}) == SpeculativeConfig("sd", model="x")
+    with pytest.raises(ConfigError, match="must be a dictionary"):
+        speculation_of(True)
+    with pytest.raises(ConfigError, match="unknown speculative_config"):
+        speculation_of({"method": "ar", "num_speculative_tokens": 2})

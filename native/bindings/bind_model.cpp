@@ -171,6 +171,9 @@ void bind_model(nb::module_& m) {
           },
           nb::arg("name"), nb::arg("values"), "Copy a norm's weights or a bias.")
       .def("finish", &Decoder::finish, "Check that every tensor is there with its shape; call after loading.")
+      .def("place", &Decoder::place, nb::arg("threads"), nb::arg("cores"),
+           nb::call_guard<nb::gil_scoped_release>(),
+           "Run passes on other threads from now on, pinned to the cores if there are any.")
       .def("restrict_output", &Decoder::restrict_output, nb::arg("blocks"),
            "Compute the logits of these blocks of 16 tokens only, in ascending order; others become -inf.")
       .def("forward", &forward, nb::arg("tokens"), nb::arg("positions"), nb::arg("slots"),

@@ -127,6 +127,13 @@ void Decoder::finish() {
   loading_.reset();
 }
 
+void Decoder::place(int threads, std::vector<int> cores) {
+  const std::lock_guard lock(mutex_);
+  cores_ = cores;
+  pool_.place(threads, std::move(cores));
+  scratch_.resize(static_cast<size_t>(pool_.threads()));
+}
+
 void Decoder::restrict_output(const std::vector<int>& blocks) {
   for (const int b : blocks) {
     if (b < 0 || b >= output_->blocks())

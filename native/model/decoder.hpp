@@ -32,6 +32,9 @@ class Decoder {
   // Checks that every tensor is there with the right shape; call after loading.
   void finish();
 
+  // Runs passes on other threads from now on, pinned to the cores if there are any.
+  void place(int threads, std::vector<int> cores);
+
   // Computes only the output rows of these 16-row blocks from now on; other logits are minus infinity.
   void restrict_output(const std::vector<int>& blocks);
 

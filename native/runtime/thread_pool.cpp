@@ -34,9 +34,13 @@ void relax() {
 
 }  // namespace
 
-ThreadPool::ThreadPool(int threads, std::vector<int> cores) : cores_(std::move(cores)) {
+ThreadPool::ThreadPool(int threads, std::vector<int> cores) : cores_(std::move(cores)) { start(threads); }
+
+void ThreadPool::start(int threads) {
+  // A worker waits for a region after this one: those before it were others' work.
+  const uint32_t seen = generation_.load();
   try {
-    for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { work(i); });
+    for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i, seen] { work(i, seen); });
   } catch (const std::system_error&) {
     const size_t started = workers_.size() + 1;
     end();
@@ -52,6 +56,14 @@ void ThreadPool::end() {
   generation_.fetch_add(1);
   generation_.notify_all();
   for (auto& worker : workers_) worker.join();
+  workers_.clear();
+  stop_.store(false);
+}
+
+void ThreadPool::place(int threads, std::vector<int> cores) {
+  end();
+  cores_ = std::move(cores);
+  start(threads);
 }
 
 void ThreadPool::run_shared(int tasks, Function function, void* context) {
@@ -77,9 +89,8 @@ void ThreadPool::take_tasks(int thread) {
   }
 }
 
-void ThreadPool::work(int thread) {
+void ThreadPool::work(int thread, uint32_t seen) {
   if (!cores_.empty()) pin_thread({cores_[static_cast<size_t>(thread) % cores_.size()]});
-  uint32_t seen = 0;
   while (true) {
     const auto start = std::chrono::steady_clock::now();
     uint32_t now = generation_.load(std::memory_order_acquire);

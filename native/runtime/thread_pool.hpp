@@ -18,6 +18,9 @@ class ThreadPool {
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
+  // Ends the workers and starts others; no region may be running.
+  void place(int threads, std::vector<int> cores);
+
   int threads() const { return static_cast<int>(workers_.size()) + 1; }
 
   // Calls body(task, thread) for every task in [0, tasks); returns when all are done. Tasks are handed out
@@ -38,7 +41,8 @@ class ThreadPool {
   using Function = void (*)(void* context, int task, int thread);
 
   void run_shared(int tasks, Function function, void* context);
-  void work(int thread);
+  void start(int threads);
+  void work(int thread, uint32_t seen);
   void take_tasks(int thread);
   void end();  // stops and joins the workers that there are
 

@@ -12,15 +12,15 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 
-from sonoran import _native
 from sonoran.assemble import Models, load_models, make_engine
-from sonoran.backends.load import Role
+from sonoran.backends.load import Role, available_memory
+from sonoran.backends.placement import find_processors
 from sonoran.config import EngineConfig, SpeculativeConfig
 from sonoran.drafting.adaptive import AdaptiveDrafter, AutoPolicy, NoDrafter
 from sonoran.drafting.model import ModelDrafter
 from sonoran.engine.core import EngineCore
 from sonoran.errors import ConfigError, PlanError
-from sonoran.models.opening import Reporting
+from sonoran.models.opening import Reporting, draft_at_hand, open_with_tokenizer
 from sonoran.models.tokenizer.tokenizer import Tokenizer
 from sonoran.planning.profile.choose import choose, engine_options
 from sonoran.planning.profile.measure import Settings, quick_settings
@@ -53,8 +53,19 @@ def build_auto(
 ) -> tuple[EngineCore, Tokenizer]:
     """Load target and draft in the best mode; its statistics tell the choice, and why, under ``auto``.
 
+    Without a model in ``speculative`` the draft that is known for the target is used where it is at hand, else none.
     ``num_speculative_tokens`` bounds K. Raises ModelError, DownloadError, CompatibilityError, ConfigError.
     """
+    if speculative.model is None:
+        target = open_with_tokenizer(model, reporting)
+        draft, why = draft_at_hand(target, available_memory())
+        if draft is not None and config.threads is not None and config.threads > len(_usable(config)):
+            draft, why = None, f"{config.threads} threads are more than cores"
+        if draft is None:
+            reason = f"AR: {why}"
+            log.info("auto: %s", reason)
+            return _engine(_autoregressive(load_models(model, config, None, reporting), reason))
+        speculative = replace(speculative, model=draft)
     cores = _cores(config)
     pair = open_pair(
         model,
@@ -75,6 +86,10 @@ def build_auto(
             models = _as_profiled(model, plain, speculative, pair, profile, reporting)
         else:
             models = _as_measured_now(model, plain, speculative, pair, reporting)
+    return _engine(models)
+
+
+def _engine(models: Models) -> tuple[EngineCore, Tokenizer]:
     return make_engine(models), models.target.tokenizer
 
 
@@ -205,9 +220,13 @@ def _stored(pair: Pair) -> Profile | None:
         return None
 
 
+def _usable(config: EngineConfig) -> Cores:
+    return config.cores or find_processors().cores
+
+
 def _cores(config: EngineConfig) -> Cores:
     """Return the cores to share out: those named, or as many of the usable ones as threads were asked for."""
-    usable = config.cores or tuple(_native.available_cores() or [0])
+    usable = _usable(config)
     if config.threads is None:
         return usable
     if config.threads > len(usable):

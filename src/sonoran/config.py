@@ -236,7 +236,11 @@ class SpeculationSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class SpeculativeConfig(SpeculationSettings, DraftModelConfig):
-    """What drafts, how much, and which rule verifies; the names are vLLM's where it has one."""
+    """What drafts, how much, and which rule verifies; the names are vLLM's where it has one.
+
+    Method ``auto`` without a model speculates where a draft of the target's family is known, and decodes
+    autoregressively, saying why, where none is.
+    """
 
     method: Method = field(
         kw_only=False,
@@ -271,8 +275,8 @@ class SpeculativeConfig(SpeculationSettings, DraftModelConfig):
                 f"prompt_lookup_min ({self.prompt_lookup_min}) exceeds prompt_lookup_max "
                 f"({self.prompt_lookup_max})"
             )
-        if self.method in ("sd", "auto") and not self.model:
-            raise ConfigError(f"method {self.method!r} needs a model: a path, a name, or 'auto'")
+        if self.method == "sd" and not self.model:
+            raise ConfigError("method 'sd' needs a model: a path, a name, or 'auto'")
         if self.method == "ssd":
             self._check_worker()
 
@@ -362,6 +366,22 @@ def method_named(name: object) -> Method:
         if found == method:
             return method  # type: ignore[no-any-return]
     raise ConfigError(f"method {name!r} is unknown{nearest(str(name), (*get_args(Method), *ALIASES))}")
+
+
+def speculation_of(given: Mapping[str, Any] | SpeculativeConfig | bool | None) -> SpeculativeConfig | None:
+    """Return what speculates, None for AR: ``None`` asks for nothing, which is the fastest exact mode (method ``auto``
+    with the draft that is known for the target, if any); ``False`` or ``{"method": "ar"}`` asks for AR.
+
+    Raises ConfigError.
+    """
+    if given is None:
+        return SpeculativeConfig.from_mapping({"method": "auto"})
+    if given is False:
+        return None
+    if isinstance(given, Mapping) and given.get("method") == "ar":
+        reject_unknown("speculative_config (of method 'ar')", given, ("method",))
+        return None
+    return SpeculativeConfig.from_mapping(given)  # type: ignore[arg-type]  # which refuses True, too
 
 
 def from_keywords(config: type[C], what: str, given: Mapping[str, Any]) -> C:

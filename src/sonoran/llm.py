@@ -18,7 +18,7 @@ import numpy as np
 
 from sonoran.assemble import build_engine
 from sonoran.auto import build_auto
-from sonoran.config import EngineConfig, SpeculativeConfig, from_keywords
+from sonoran.config import EngineConfig, SpeculativeConfig, from_keywords, speculation_of
 from sonoran.engine.core import EngineCore
 from sonoran.engine.runner import EngineClosedError, EngineThread, ReaderGoneError
 from sonoran.engine.sequence import Request
@@ -127,7 +127,9 @@ News = RequestOutput | SonoranError
 class LLM:
     """A model, ready to generate; usable from several threads and from asyncio at once.
 
-    ``LLM(model, speculative_config={"method": "sd", "model": ..., "num_speculative_tokens": 4})``.
+    ``LLM(model)`` decodes in the fastest exact mode: it speculates (method ``auto``) where a draft of the model's family
+    is known and at hand. ``LLM(model, speculative_config={"method": "sd", "model": ..., "num_speculative_tokens": 4})``
+    names a mode, ``speculative_config=False`` or ``{"method": "ar"}`` none.
     `model` is a name of the registry, ``org/repo[:quantisation]`` of the hub, a GGUF file or a model
     directory. Keyword options are the fields of
     ``EngineConfig``: max_model_len, max_num_seqs, max_num_batched_tokens, kv_cache_bytes or num_kv_blocks,
@@ -145,7 +147,7 @@ class LLM:
         self,
         model: str | Path = DEFAULT_TARGET,
         *,
-        speculative_config: Mapping[str, Any] | SpeculativeConfig | None = None,
+        speculative_config: Mapping[str, Any] | SpeculativeConfig | bool | None = None,
         progress: Progress | None = None,
         reporting: Reporting | None = None,
         **options: Any,
@@ -154,9 +156,7 @@ class LLM:
         if not isinstance(model, str | Path) or not str(model):
             raise ConfigError(f"model must be a name, a file or a folder, got {shown(model)}")
         config = from_keywords(EngineConfig, "engine", options)
-        speculative = (
-            SpeculativeConfig.from_mapping(speculative_config) if speculative_config is not None else None
-        )
+        speculative = speculation_of(speculative_config)
         if progress is not None:
             reporting = reporting_to(progress)
         if speculative is not None and speculative.method == "auto":

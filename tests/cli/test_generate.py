@@ -43,7 +43,7 @@ def document(*arguments: str, stdin: str | None = None) -> dict[str, object]:
 
 
 def test_the_text_goes_to_standard_output_and_the_speed_to_standard_error(model: str) -> None:
-    result = call("hello world", "-m", model, "-n", "12", "--ignore-eos")
+    result = call("hello world", "-m", model, "-n", "12", "--ignore-eos", "--mode", "ar")
     assert result.exit_code == 0
     expected = document("hello world", "-m", model, "-n", "12", "--ignore-eos")
     assert result.stdout == f"{expected['text']}\n"
@@ -51,6 +51,15 @@ def test_the_text_goes_to_standard_output_and_the_speed_to_standard_error(model:
     assert re.fullmatch(
         r"12 tokens, [\d.]+ tokens/s after the first; prompt of \d+ tokens in [\d.]+ s; stopped at --max-tokens 12",
         line,
+    )
+
+
+def test_where_no_draft_is_known_one_line_says_so_and_what_to_type(model: str) -> None:
+    result = call("hello world", "-m", model, "-n", "4")
+    first = result.stderr.splitlines()[0]
+    assert (
+        first.startswith("auto: AR: no draft is known for tiny.gguf (qwen2); name a smaller model")
+        and "ngram" in first
     )
 
 
@@ -176,7 +185,7 @@ def test_ctrl_c_keeps_what_there_is_and_tells_its_speed(model: str, monkeypatch:
 
     interrupt.calls = 0  # type: ignore[attr-defined]
     monkeypatch.setattr(generate, "write_text", interrupt)
-    result = call("hello world", "-m", model, "-n", "400", "--ignore-eos")
+    result = call("hello world", "-m", model, "-n", "400", "--ignore-eos", "--mode", "ar")
     assert result.exit_code == 130
     assert result.stdout.endswith("\n") and "Traceback" not in result.output
     assert result.stderr.startswith("5 tokens, ") and result.stderr.rstrip().endswith("stopped by you")
@@ -214,13 +223,13 @@ def test_the_chat_template_can_be_left_out_and_takes_a_system_message(model: str
         (("  ",), "the prompt is empty"),
         (("--file", "nowhere.txt"), "the prompt file nowhere.txt: cannot be read"),
         (("hello", "--temperature", "-1"), "temperature"),
-        (("hello", "--draft-vocab", "50"), "--draft-vocab without a draft"),
+        (("hello", "--draft-vocab", "50"), "no draft is known"),
         (("hello", "--draft", "ngram", "--draft-threads", "1"), "--draft-threads is for mode sd or ssd"),
         (("hello", "--draft", "nowhere.gguf"), "no such file"),
         (("hello", "--mode", "sssd"), "unknown mode 'sssd'; did you mean 'ssd'?"),
         (("hello", "--mode", "ar", "--draft", "auto"), "--mode ar and --draft auto contradict"),
         (("hello", "--mode", "ssd", "--draft", "ngram"), "--mode ssd and --draft ngram contradict"),
-        (("hello", "-k", "4"), "--num-speculative-tokens without a draft"),
+        (("hello", "-k", "4"), "no draft is known"),
         (("hello", "--mode", "sd", "--fan-out", "uniform"), "--fan-out is for SSD"),
         (("hello", "--budget", "4", "--backup", "draft"), "--budget, --backup are for SSD"),
         (("hello", "--draft-address", "tcp://127.0.0.1:1"), "--draft-address is for SSD"),

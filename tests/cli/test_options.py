@@ -52,7 +52,13 @@ def collected(*groups: Any, **defaults: Any) -> Callable[..., Given]:
 @pytest.mark.parametrize(
     ("mode", "given", "config"),
     [
-        (None, {}, None),
+        (None, {}, {"method": "auto", "num_speculative_tokens": 8}),
+        (None, {"model": "none"}, None),
+        (
+            None,
+            {"num_speculative_tokens": 3},
+            {"method": "auto", "model": "auto", "num_speculative_tokens": 3},
+        ),
         ("ar", {}, None),
         ("ar", {"verification": "rejection"}, None),
         (None, {"model": "ngram"}, {"method": "ngram", "num_speculative_tokens": 4}),
@@ -66,7 +72,8 @@ def collected(*groups: Any, **defaults: Any) -> Callable[..., Given]:
             {"verification": "rejection"},
             {"method": "ssd", "model": "auto", "verification": "rejection"},
         ),
-        ("auto", {}, {"method": "auto", "model": "auto", "num_speculative_tokens": 8}),
+        ("auto", {}, {"method": "auto", "num_speculative_tokens": 8}),
+        (None, {"model": "auto"}, {"method": "auto", "model": "auto", "num_speculative_tokens": 8}),
         (None, {"model": "x.gguf"}, {"method": "auto", "model": "x.gguf", "num_speculative_tokens": 8}),
         (None, {"model": "x.gguf", "cores": "1"}, {"method": "sd", "model": "x.gguf", "cores": (1,)}),
     ],

@@ -146,6 +146,14 @@ class NativeBackend:
             "cpu", self.instruction_set, self.threads, self.read_bytes, self.weight_bytes, kv_bytes
         )
 
+    def place(self, cores: Sequence[int]) -> None:
+        """Run passes on these cores from now on, one thread each; weights and KV memory stay where they are.
+
+        Raises ConfigError for cores that this process may not use.
+        """
+        count, pinned = place_threads(None, tuple(cores))
+        self._native().place(count, list(pinned))
+
     def restrict_output(self, token_ids: Sequence[int] | IntArray) -> None:
         """Compute the logits of these tokens only (in blocks of 16 ids); all others become minus infinity."""
         ids = np.asarray(token_ids, np.int64)

@@ -40,7 +40,7 @@ def try_model(path: Path, *, clock: Clock = time.perf_counter) -> dict[str, Any]
     """Load a model and generate a few tokens. ``works`` is False when that fails, and ``error`` says why."""
     begin = clock()
     try:
-        with LLM(path, max_model_len=64, max_num_seqs=1) as llm:
+        with LLM(path, speculative_config=False, max_model_len=64, max_num_seqs=1) as llm:
             loaded = clock()
             params = SamplingParams(temperature=0.0, max_tokens=NEW_TOKENS, ignore_eos=True)
             output = llm.generate(PROMPT, params)[0].outputs[0]

@@ -218,7 +218,7 @@ def report(result: dict[str, Any], *, with_text: bool) -> None:
     say(result["verdict"])
     say(result["note"], style="dim")
     say(
-        "As a server, for a browser and for clients of OpenAI's interface: sonoran serve --draft auto",
+        "As a server, for a browser and for clients of OpenAI's interface: sonoran serve",
         style="dim",
     )
 

@@ -32,7 +32,7 @@ EXAMPLES = examples(
     'sonoran generate "Reverse a list in Python"',
     'sonoran generate -f sort.py -f test_sort.py "Why does the test fail?"',
     'git diff | sonoran generate "Write a commit message"',
-    'sonoran generate --draft auto "Reverse a list in Python"',
+    'sonoran generate --mode ar "Reverse a list in Python"',
     'sonoran generate --mode ssd --temperature 0.7 --seed 1 "Tell a story"',
     'sonoran generate --mode sd --draft draft.gguf "Sort a list in Go"',
     "sonoran generate -f prompt.txt --json",

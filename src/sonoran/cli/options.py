@@ -49,7 +49,7 @@ def mode_option(more: str = "") -> Any:
     )
 
 
-ModeOption = Annotated[str | None, mode_option("; default: ar without --draft, auto with it")]
+ModeOption = Annotated[str | None, mode_option("; default: auto")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,12 +203,13 @@ def sampling(given: dict[str, Any]) -> SamplingParams:
 
 
 def speculation(mode: str | None, given: dict[str, Any]) -> SpeculativeConfig | None:
-    """Return the configuration of a mode; None is ``ar``. Without a mode it follows from the draft.
+    """Return the configuration of a mode; None is ``ar``. Without a mode it follows from the draft, and without either
+    it is ``auto``, which finds a draft or does without one.
 
     Raises ConfigError for a mode that does not fit the draft, and for options without effect.
     """
     config = dict(given)
-    model = config.pop("model", "none")
+    model = config.pop("model", None)
     mode = _settle(mode, model, placed="threads" in config or "cores" in config)
     # The rule of verification is the sampler's, too, and so has an effect in every mode.
     refuse_idle(mode, (name for name in config if name != "verification"))
@@ -216,8 +217,9 @@ def speculation(mode: str | None, given: dict[str, Any]) -> SpeculativeConfig | 
         return None
     config["method"] = mode
     read_fan_out(config)
-    if mode != "ngram" and not (model == "none" and "draft_address" in config):
-        config["model"] = "auto" if model == "none" else model
+    found = mode == "auto" and model is None and not asks_for_a_draft(config)  # or done without
+    if mode != "ngram" and not found and not (model is None and "draft_address" in config):
+        config["model"] = "auto" if model is None else model
     with named_by_flag(SPECULATION):
         return SpeculativeConfig.from_mapping(config)
 
@@ -231,6 +233,11 @@ def named_by_flag(options: list[Option]) -> Iterator[None]:
     except ConfigError as error:
         name, _, rest = str(error).partition(" ")
         raise ConfigError(f"{flags.get(name, name)} {rest}") from error
+
+
+def asks_for_a_draft(given: Iterable[str]) -> bool:
+    """Whether options of a draft were given, by field, which would have no effect without one."""
+    return any(name not in ("method", "verification") for name in given)
 
 
 def read_fan_out(config: dict[str, Any]) -> None:
@@ -266,27 +273,29 @@ def refuse_idle(mode: str, given: Iterable[str]) -> None:
         raise ConfigError(told.format(f"mode {' or '.join(methods)}"))
 
 
-def _settle(mode: str | None, draft: str, placed: bool) -> str:
+def _settle(mode: str | None, draft: str | None, placed: bool) -> str:
     """Return the mode that was asked for, or that follows from the draft.
 
-    A draft model leaves the choice to ``auto``, unless it was placed by hand.
+    The choice is left to ``auto``, unless a draft was placed by hand.
     """
     if mode is None:
-        return {"none": "ar", "ngram": "ngram"}.get(draft, "sd" if placed else "auto")
+        return {None: "auto", "none": "ar", "ngram": "ngram"}.get(draft, "sd" if placed else "auto")
     mode = ALIASES.get(mode, mode)
     if mode not in get_args(Mode):
         raise ConfigError(f"unknown mode {mode!r}{nearest(mode, get_args(Mode))}")
-    drafts = {"ar": draft == "none", "ngram": draft in ("none", "ngram")}
-    if not drafts.get(mode, draft != "ngram"):
+    drafts = {"ar": draft in (None, "none"), "ngram": draft in (None, "ngram")}
+    if not drafts.get(mode, draft not in ("none", "ngram")):
         raise ConfigError(f"--mode {mode} and --draft {draft} contradict each other; leave one of them out")
     return mode
 
 
 def load(model: str, speculative: Mapping[str, Any] | SpeculativeConfig | None, **engine: Any) -> LLM:
-    """Load the models with progress bars. Method auto says in one line what it chose, and why."""
+    """Load the models with progress bars, None for AR. Method auto says in one line what it chose, and why."""
     config = None if speculative is None else SpeculativeConfig.from_mapping(speculative)
     with load_progress() as reporting:
-        llm = LLM(model, speculative_config=config, reporting=reporting, **engine)
+        llm = LLM(
+            model, speculative_config=False if config is None else config, reporting=reporting, **engine
+        )
     if config is not None and config.method == "auto":
         chosen = llm.statistics().get("drafter", {}).get("auto", {})
         remark(f"auto: {chosen.get('reason', 'AR')}")

@@ -29,7 +29,7 @@ from sonoran.server.run import bind, fingerprint, serve
 
 EXAMPLES = examples(
     "sonoran serve",
-    "sonoran serve --draft auto --port 9000",
+    "sonoran serve --port 9000",
     "sonoran serve -m model.gguf --draft draft.gguf --served-model-name mine",
     "sonoran serve --host 0.0.0.0 --api-key-file keys.txt",
 )
@@ -111,8 +111,9 @@ def facts(
 ) -> dict[str, Any]:
     """Return what clients may know of model and mode; no paths."""
     path = resolve_model(model)
+    auto = llm.statistics().get("drafter", {}).get("auto", {})
     draft = speculative.model if speculative is not None else None
-    if draft == "auto":
+    if draft == "auto" or (draft is None and "acceptance" in auto):
         draft = known_draft(OpenModel(open_model(path), llm.tokenizer))
     return {
         "fingerprint": fingerprint(path, quantize),

@@ -9,13 +9,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sonoran.errors import ConfigError
+from sonoran.errors import ConfigError, SonoranError
 from sonoran.models.download import Progress
 from sonoran.models.families import family_draft
 from sonoran.models.gguf_reader import GgufMetadata
+from sonoran.models.registry import DEFAULT_TARGET, MODELS
 from sonoran.models.source import ModelFile, open_model, resolve_model
 from sonoran.models.tokenizer.compatibility import require_compatible
 from sonoran.models.tokenizer.tokenizer import Tokenizer
+
+DRAFT_OVERHEAD = 1 << 28
+"""Bytes beside the weights of a target and a draft: KV memory in use, buffers, a process."""
 
 LoadProgress = Callable[[str, int, int], None]
 """Called with the file's name, the bytes loaded so far and the bytes in all."""
@@ -99,6 +103,29 @@ def known_draft(target: OpenModel) -> str | None:
     return family_draft(target.file.config.architecture, target.tokenizer.token_strings(), parameters)
 
 
+NO_DRAFT = "name a smaller model of its family as the draft, or use mode ngram, which needs none"
+
+
+def draft_at_hand(target: OpenModel, free_bytes: int) -> tuple[str | None, str]:
+    """Return the draft to use where nobody asked for one, else None and why: what is known of the target's family and
+    lies in the cache, as that of the default target will, and fits into the free memory beside the target."""
+    name, path = known_draft(target), target.file.path
+    if name is None:
+        return None, f"no draft is known for {path.name} ({target.file.config.architecture}); {NO_DRAFT}"
+    wanted = path.name == MODELS[DEFAULT_TARGET].file
+    try:
+        draft = open_model(resolve_model(name, download=wanted))
+    except SonoranError as error:
+        return None, f"its draft is not at hand: {error}"
+    needed = target.file.nbytes + draft.nbytes + DRAFT_OVERHEAD
+    if needed > free_bytes:
+        return None, (
+            f"target and draft ({name}) take {needed / 1e9:.1f} GB, and {free_bytes / 1e9:.1f} GB are free; "
+            "use them all the same with --draft auto"
+        )
+    return name, ""
+
+
 def open_draft(
     target: OpenModel, model: str | Path | None, reporting: Reporting | None = None
 ) -> OpenModel | None:
@@ -112,8 +139,7 @@ def open_draft(
     if name is None:
         raise ConfigError(
             f"no draft is known for {target.file.path.name} ({target.file.config.architecture}, "
-            f"{target.tokenizer.vocab_size} tokens): name a smaller model of its family as the draft, "
-            "or use mode ngram, which needs none"
+            f"{target.tokenizer.vocab_size} tokens): {NO_DRAFT}"
         )
     file = open_model(resolve_model(name, progress=reporting.pull if reporting else None))
     if same_tokenizer(target.file, file):

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from sonoran import _native
 from sonoran.backends.load import Loaded, Role, load_backend
-from sonoran.backends.placement import default_kernels, place_threads
+from sonoran.backends.placement import default_kernels, find_processors, place_threads
 from sonoran.config import DEFAULT_DRAFT_VOCAB, DraftQuantize, Quantize
 from sonoran.errors import ConfigError
 from sonoran.models.opening import OpenModel, Reporting, open_draft, open_with_tokenizer
@@ -84,8 +83,8 @@ def open_pair(
 
 
 def machine_key(cores: Cores | None = None) -> MachineKey:
-    """Return the key of this machine; ``cores`` None: all that this process may use."""
-    usable = cores or tuple(_native.available_cores() or [0])
+    """Return the key of this machine; ``cores`` None: those that threads are placed on by default."""
+    usable = cores or find_processors().cores
     return MachineKey(processor_name(), default_kernels(), usable)
 
 
