@@ -1,17 +1,24 @@
 """Method auto over tiny models: with and without a profile; the same text as AR whatever it chooses."""
 
 import dataclasses
+import os
 
 import pytest
 
 from sonoran import _native, auto
+from sonoran.assemble import load_models
+from sonoran.config import EngineConfig, SpeculativeConfig
 from sonoran.drafting.adaptive import AdaptiveDrafter, NoDrafter
 from sonoran.drafting.ssd import SsdDrafter
 from sonoran.errors import ConfigError
 from sonoran.llm import LLM
 from sonoran.models import opening
+from sonoran.planning.profile.acceptance import LEAST_POSITIONS
 from sonoran.planning.profile.pair import open_pair
-from sonoran.planning.profile.store import profile_path, save_profile
+from sonoran.planning.profile.placement import Workload, placements
+from sonoran.planning.profile.predict import predict_all
+from sonoran.planning.profile.profile import Profile
+from sonoran.planning.profile.store import load_profile, profile_path, save_profile
 from sonoran.sampling.params import SamplingParams
 from tests.planning.profile.made_up import acceptance, profile
 from tests.tiny_models import make_gguf
@@ -52,7 +59,12 @@ def plain_text(models):
 
 def keep(models, made_up, cores=CORES[:2]):
     """Put a made-up profile of this pair on this machine into the cache."""
-    key = open_pair(models / "target.gguf", models / "draft.gguf", cores=cores).key
+    save_profile(placed(open_pair(models / "target.gguf", models / "draft.gguf", cores=cores).key, made_up))
+
+
+def placed(key, made_up):
+    """A made-up profile of cores 0 and 1 under another key."""
+    cores = key.machine.cores
     place = {0: cores[0], 1: cores[-1]}
 
     def mapped(numbers):
@@ -61,7 +73,7 @@ def keep(models, made_up, cores=CORES[:2]):
     passes = tuple(
         dataclasses.replace(c, cores=mapped(c.cores), beside=mapped(c.beside)) for c in made_up.passes
     )
-    save_profile(dataclasses.replace(made_up, key=key, passes=passes))
+    return dataclasses.replace(made_up, key=key, passes=passes)
 
 
 def run(llm, plain_text):
@@ -79,6 +91,87 @@ def test_without_a_profile_it_measures_and_decodes(models, plain_text):
         assert "sonoran calibrate knows more" in stats["reason"]
         # A second request goes on with what was learnt.
         assert run(llm, plain_text)["reason"] == stats["reason"]
+
+
+def the_profile(models, cores=CORES):
+    """What is kept of the pair on these cores."""
+    return load_profile(open_pair(models / "target.gguf", models / "draft.gguf", cores=cores).key)
+
+
+def test_a_second_start_does_not_measure_again(models, plain_text, monkeypatch):
+    monkeypatch.setattr(Profile, "noisy", False)  # whatever else this machine does now
+    monkeypatch.setattr(auto, "READING_S", 1e9)
+    with load(models, config(models), cores=CORES) as llm:
+        first = run(llm, plain_text)["reason"]
+    kept = the_profile(models)
+    assert kept.quick and not kept.thin and kept.acceptance[0].positions >= LEAST_POSITIONS
+
+    def refuse(*_):
+        raise AssertionError("measured again")
+
+    monkeypatch.setattr(auto, "quick_profile", refuse)
+    with load(models, config(models), cores=CORES) as llm:
+        assert run(llm, plain_text)["reason"] == first
+    # Other weights under the same name and size are another pair, and so is another version of the program.
+    os.utime(models / "draft.gguf")
+    with pytest.raises(AssertionError, match="measured again"):
+        load(models, config(models), cores=CORES)
+
+
+@two_cores
+def test_without_a_profile_ssd_is_a_candidate(models):
+    pair = open_pair(models / "target.gguf", models / "draft.gguf", cores=CORES[:2])
+    settings = EngineConfig(cores=CORES[:2], max_num_seqs=1, max_model_len=256)
+    sd = SpeculativeConfig("sd", model=str(models / "draft.gguf"))
+    loaded = load_models(models / "target.gguf", settings, sd)
+    try:
+        found = auto.quick_profile(loaded, pair)
+        assert loaded.backend.threads == 2  # where it was before
+    finally:
+        loaded.close()
+    assert {place.kind for place in placements(found)} == {"alone", "shared", "split"}
+    assert {p.mode for p in predict_all(found, Workload())} == {"ar", "sd", "ssd"}
+
+
+@two_cores
+def test_a_first_start_that_finds_ssd_fastest_moves_the_target_and_starts_a_worker(
+    models, plain_text, monkeypatch
+):
+    def found(loaded, pair, settings=None):
+        return placed(pair.key, profile(both_cores=0.97))
+
+    monkeypatch.setattr(auto, "quick_profile", found)
+    with load(models, config(models, num_speculative_tokens=3), cores=CORES[:2]) as llm:
+        assert isinstance(llm._runner.core.drafter.inner, SsdDrafter)
+        assert run(llm, plain_text)["reason"].startswith("SSD, K = ")
+
+
+@two_cores
+def test_ssd_that_gives_up_decodes_on_all_cores(models, plain_text):
+    keep(models, profile(both_cores=0.97))
+    with load(models, config(models, num_speculative_tokens=3), cores=CORES[:2]) as llm:
+        core, seen = llm._runner.core, []
+        place = core.drafter._place
+
+        def watch(speculates):
+            place(speculates)
+            seen.append((speculates, core.target.threads))
+
+        core.drafter._place = watch
+        run(llm, plain_text)
+        core.drafter.policy.k = 0
+        run(llm, plain_text)
+        assert set(seen) >= {(True, 1), (False, 2)} and set(seen) <= {(True, 1), (False, 2)}
+
+
+@two_cores
+def test_a_thin_profile_is_filled_up_and_says_so(models, plain_text):
+    few = acceptance(0.0, texts=1, length=4)
+    keep(models, profile(both_cores=0.5, acceptances=(few,)))
+    with load(models, config(models), cores=CORES[:2]) as llm:
+        reason = run(llm, plain_text)["reason"]
+    # By four positions, none of them accepted, it would not speculate.
+    assert reason.startswith("SD, K = ") and "only 4 positions were measured" in reason
 
 
 def test_too_little_memory_to_measure_is_no_reason_not_to_serve(models, plain_text):

@@ -289,6 +289,11 @@ class Decoder:
     def finish(self) -> None:
         """Check that every tensor is there with its shape; call after loading."""
 
+    def place(self, threads: int, cores: Sequence[int]) -> None:
+        """
+        Run passes on other threads from now on, pinned to the cores if there are any.
+        """
+
     def restrict_output(self, blocks: Sequence[int]) -> None:
         """
         Compute the logits of these blocks of 16 tokens only, in ascending order; others become -inf.

@@ -1,20 +1,24 @@
 """Method ``auto``: an engine in the mode that is fastest here, which changes its mind while it runs.
 
 With a profile (``sonoran calibrate``) every mode and split of cores is considered. Without one, target and draft are
-loaded onto all cores, measured for a second or two, and AR and SD are weighed against each other.
+loaded onto all cores and measured for some seconds, there and on cores of their own; that profile is kept for the next
+start, marked as quick.
 """
 
 from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 
-from sonoran.assemble import Models, load_models, make_engine
+from sonoran.assemble import Models, load_models, make_engine, with_drafter
+from sonoran.backends.base import Backend
 from sonoran.backends.load import Role, available_memory
 from sonoran.backends.placement import find_processors
+from sonoran.backends.vocabulary import movable
 from sonoran.config import EngineConfig, SpeculativeConfig
 from sonoran.drafting.adaptive import AdaptiveDrafter, AutoPolicy, NoDrafter
 from sonoran.drafting.model import ModelDrafter
@@ -22,18 +26,18 @@ from sonoran.engine.core import EngineCore
 from sonoran.errors import ConfigError, PlanError
 from sonoran.models.opening import Reporting, draft_at_hand, open_with_tokenizer
 from sonoran.models.tokenizer.tokenizer import Tokenizer
-from sonoran.planning.profile.choose import choose, engine_options
-from sonoran.planning.profile.measure import Settings, quick_settings
-from sonoran.planning.profile.overheads import measure_host
+from sonoran.planning.profile.choose import Choice, choose, engine_options
+from sonoran.planning.profile.measure import Settings, core_splits, quick_settings
+from sonoran.planning.profile.overheads import measure_host, measure_message
 from sonoran.planning.profile.pair import Pair, open_pair
 from sonoran.planning.profile.passes import TimedModel, measure_passes
 from sonoran.planning.profile.placement import Placement, Workload
 from sonoran.planning.profile.predict import predict_all
-from sonoran.planning.profile.profile import Cores, PassCurve, Profile
+from sonoran.planning.profile.profile import Cores, PassCurve, Profile, Timing
 from sonoran.planning.profile.prompts import built_in_prompts
 from sonoran.planning.profile.reading import read_along
 from sonoran.planning.profile.round_times import ProfileRounds
-from sonoran.planning.profile.store import load_profile
+from sonoran.planning.profile.store import load_profile, save_profile
 from sonoran.planning.rounds.plan import RoundMode
 
 log = logging.getLogger(__name__)
@@ -41,7 +45,10 @@ log = logging.getLogger(__name__)
 CONTEXT = 512
 """Tokens of a sequence for which the first choice is made."""
 
-QUICK_PROMPTS = 2
+READING_S = 3.0
+"""Seconds after which a quick measurement reads no further, even if acceptance is not sure then."""
+
+SPLIT_ROWS = (1, 4, 8)
 _LEFT_AT_DEFAULT = ("budget", "backup", "least_chance")
 
 
@@ -83,7 +90,9 @@ def build_auto(
     else:
         profile = _stored(pair)
         if profile is not None and profile.acceptance:
-            models = _as_profiled(model, plain, speculative, pair, profile, reporting)
+            models = _as_profiled(
+                model, plain, speculative, pair, profile.judged(), profile.remarks, reporting
+            )
         else:
             models = _as_measured_now(model, plain, speculative, pair, reporting)
     return _engine(models)
@@ -99,6 +108,7 @@ def _as_profiled(
     speculative: SpeculativeConfig,
     pair: Pair,
     profile: Profile,
+    remarks: Sequence[str],
     reporting: Reporting | None,
 ) -> Models:
     """Load for the mode and the split of cores that the profile recommends."""
@@ -114,15 +124,19 @@ def _as_profiled(
         verification=speculative.verification,
     )
     placed = replace(config, cores=best.placement.target_cores)
-    reason = choice.reason if not profile.noisy else f"{choice.reason} ({profile.verdict})"
-    log.info("auto: %s", reason)
+    reason = _say(choice, remarks)
+    if options.speculative is None and profile.quick:
+        # So little was measured that the draft stays at hand: rounds will tell.
+        return _in_turns(
+            load_models(model, config, replace(speculative, method="sd"), reporting), profile, pair, reason
+        )
     if options.speculative is None:
         return _autoregressive(load_models(model, placed, None, reporting), reason)
     # K changes from round to round, up to what was asked for; the rest follows the text and what the worker measures.
     fixed = {key: value for key, value in options.speculative.items() if key not in _LEFT_AT_DEFAULT}
     given = SpeculativeConfig.from_mapping({**fixed, "num_speculative_tokens": k_max})
     models = load_models(model, placed, given, reporting)
-    return _adaptive(models, profile, best.placement, best.mode, reason)
+    return _adaptive(models, profile, best.placement, best.mode, reason, choice.by_mode["ar"].placement)
 
 
 def _as_measured_now(
@@ -132,16 +146,26 @@ def _as_measured_now(
     pair: Pair,
     reporting: Reporting | None,
 ) -> Models:
-    """Load for SD on all cores, measure what was loaded, and start from that."""
+    """Load for SD on all cores, measure what was loaded, there and apart, and start from that."""
     models = load_models(model, config, replace(speculative, method="sd"), reporting)
     try:
-        profile = quick_profile(models, pair)
+        measured = quick_profile(models, pair)
+        _keep(measured)
+        profile = measured.judged()
         workload = Workload(1, CONTEXT, 0.0, speculative.verification)
         k_values = range(1, speculative.num_speculative_tokens + 1)
         choice = choose(predict_all(profile, workload, k_values=k_values))
-        reason = f"{choice.reason} (measured in {profile.elapsed_s:.1f} s; sonoran calibrate knows more)"
-        log.info("auto: %s", reason)
-        return _adaptive(models, profile, Placement("shared", pair.key.machine.cores), "sd", reason)
+        reason = _say(choice, measured.remarks)
+        if choice.best.mode != "ssd":
+            return _in_turns(models, profile, pair, reason)
+        if models.drafter is not None:
+            models.drafter.close()
+        place = choice.best.placement
+        _place(models.backend, place.target_cores)
+        ssd = replace(speculative, method="ssd", cores=place.draft_cores)
+        placed = replace(config, cores=place.target_cores)
+        models = with_drafter(models, placed, ssd, reporting or Reporting())
+        return _adaptive(models, profile, place, "ssd", reason, choice.by_mode["ar"].placement)
     except (ConfigError, PlanError) as error:
         # Too little KV memory for the measurement is no reason not to serve.
         reason = f"do not speculate: nothing could be measured ({error})"
@@ -154,6 +178,26 @@ def _as_measured_now(
         raise
 
 
+def _say(choice: Choice, remarks: Sequence[str]) -> str:
+    reason = f"{choice.reason} ({'; '.join(remarks)})" if remarks else choice.reason
+    log.info("auto: %s", reason)
+    return reason
+
+
+def _keep(profile: Profile) -> None:
+    """Remember a quick measurement for the next start, unless it says little."""
+    if profile.noisy or profile.thin:
+        return
+    try:
+        save_profile(profile)
+    except PlanError as error:
+        log.info("%s", error)
+
+
+def _in_turns(models: Models, profile: Profile, pair: Pair, reason: str) -> Models:
+    return _adaptive(models, profile, Placement("shared", pair.key.machine.cores), "sd", reason)
+
+
 def quick_profile(models: Models, pair: Pair, settings: Settings | None = None) -> Profile:
     """Measure models where they are, before an engine uses them. Raises ConfigError when KV memory is too small."""
     wanted = settings or quick_settings()
@@ -161,8 +205,7 @@ def quick_profile(models: Models, pair: Pair, settings: Settings | None = None) 
     if not isinstance(drafter, ModelDrafter):
         raise ConfigError("a quick measurement needs a draft in the engine's process")
     cores, begin = pair.key.machine.cores, time.perf_counter()
-    texts = built_in_prompts()[:QUICK_PROMPTS]
-    prompts = [pair.tokenizer.encode_prompt(text)[-wanted.max_prompt :] for text in texts]
+    prompts = [pair.tokenizer.encode_prompt(text)[-wanted.max_prompt :] for text in built_in_prompts()]
     reading = read_along(
         target,
         drafter.backend,
@@ -170,7 +213,8 @@ def quick_profile(models: Models, pair: Pair, settings: Settings | None = None) 
         temperature=wanted.temperatures[0],
         eos_ids=pair.tokenizer.eos_ids,
         max_tokens=wanted.max_tokens,
-        seconds=0.5 * wanted.seconds,
+        seconds=0.0,
+        most_seconds=READING_S,
         least_positions=wanted.least_positions,
         see=drafter.see,
     )
@@ -179,8 +223,22 @@ def quick_profile(models: Models, pair: Pair, settings: Settings | None = None) 
         "draft": (TimedModel(drafter.backend, wanted.contexts, max(wanted.rows)), cores),
     }
     passes: list[PassCurve] = measure_passes(
-        timed, rows=wanted.rows, contexts=wanted.contexts, beside=False, seconds=0.4 * wanted.seconds
+        timed, rows=wanted.rows, contexts=wanted.contexts, beside=False, seconds=0.3 * wanted.seconds
     )
+    moving = [movable(backend) for backend in (target, drafter.backend)]
+    # The smallest draft's place alone: others are left to calibrate.
+    for target_cores, draft_cores in core_splits(cores)[:1] if all(moving) else ():
+        _place(target, target_cores)
+        _place(drafter.backend, draft_cores)
+        apart: dict[Role, tuple[TimedModel, Cores]] = {
+            "target": (timed["target"][0], target_cores),
+            "draft": (timed["draft"][0], draft_cores),
+        }
+        passes += measure_passes(
+            apart, rows=SPLIT_ROWS, contexts=wanted.contexts, beside=True, seconds=0.0, least_rounds=1
+        )
+        for backend in (target, drafter.backend):
+            _place(backend, cores)
     drafter.reset()
     return Profile(
         pair.key,
@@ -189,22 +247,49 @@ def quick_profile(models: Models, pair: Pair, settings: Settings | None = None) 
         reading.acceptance,
         (reading.sampling,),
         host=measure_host(target.config, pair.tokenizer),
+        message=measure_message(rounds=40) if len(cores) > 1 else Timing(0.0),
         elapsed_s=time.perf_counter() - begin,
         quick=True,
         prompts="built-in",
+        made_for=pair.state,
     )
 
 
-def _adaptive(models: Models, profile: Profile, placement: Placement, mode: RoundMode, reason: str) -> Models:
-    """Let the drafter's K follow what a profile promises and what each round then takes."""
+def _place(backend: Backend, cores: Cores) -> None:
+    found = movable(backend)
+    if found is not None:
+        found.place(cores)
+
+
+def _adaptive(
+    models: Models,
+    profile: Profile,
+    placement: Placement,
+    mode: RoundMode,
+    reason: str,
+    plain: Placement | None = None,
+) -> Models:
+    """Let the drafter's K follow what a profile promises and what each round then takes.
+
+    Rounds of AR run on the cores of ``plain``, if it is given and the target's threads can be moved.
+    """
     drafter, speculative = models.drafter, models.speculative
     if drafter is None or speculative is None:
         raise ConfigError("there is no drafter to adapt")
     k_max = speculative.num_speculative_tokens
-    rounds = ProfileRounds(profile, placement, mode, k_max, CONTEXT, 0.0)
+    moves = plain is not None and plain.target_cores != placement.target_cores
+    there = plain if moves and movable(models.backend) else None
+    rounds = ProfileRounds(profile, placement, mode, k_max, CONTEXT, 0.0, there)
     rounds.prepare(models.config.max_num_seqs)
     policy = AutoPolicy(rounds, k_max, stops=isinstance(drafter, ModelDrafter))
-    return replace(models, drafter=AdaptiveDrafter(drafter, policy, reason))
+    place = None
+    if there is not None:
+        plain_cores = there.target_cores
+
+        def place(speculates: bool) -> None:
+            _place(models.backend, placement.target_cores if speculates else plain_cores)
+
+    return replace(models, drafter=AdaptiveDrafter(drafter, policy, reason, place=place))
 
 
 def _autoregressive(models: Models, reason: str) -> Models:
@@ -214,7 +299,8 @@ def _autoregressive(models: Models, reason: str) -> Models:
 
 def _stored(pair: Pair) -> Profile | None:
     try:
-        return load_profile(pair.key)
+        found = load_profile(pair.key)
+        return None if found is not None and found.quick and found.made_for != pair.state else found
     except PlanError as error:
         log.warning("%s", error)
         return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -114,4 +114,13 @@ class Backend(Protocol):
 
     def close(self) -> None:
         """Free weights, KV memory and threads; calling twice is harmless."""
+        ...
+
+
+@runtime_checkable
+class Movable(Protocol):
+    """A backend that can change its cores while it holds a model."""
+
+    def place(self, cores: tuple[int, ...]) -> None:
+        """Run passes on these cores from now on, one thread each. Raises ConfigError."""
         ...

@@ -146,12 +146,12 @@ class NativeBackend:
             "cpu", self.instruction_set, self.threads, self.read_bytes, self.weight_bytes, kv_bytes
         )
 
-    def place(self, cores: Sequence[int]) -> None:
+    def place(self, cores: tuple[int, ...]) -> None:
         """Run passes on these cores from now on, one thread each; weights and KV memory stay where they are.
 
         Raises ConfigError for cores that this process may not use.
         """
-        count, pinned = place_threads(None, tuple(cores))
+        count, pinned = place_threads(None, cores)
         self._native().place(count, list(pinned))
 
     def restrict_output(self, token_ids: Sequence[int] | IntArray) -> None:

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from sonoran.backends.base import Backend, BackendFacts, Rows
+from sonoran.backends.base import Backend, BackendFacts, Movable, Rows
 from sonoran.config import DEFAULT_DRAFT_VOCAB
 from sonoran.errors import ConfigError
 from sonoran.models.config import ModelConfig
@@ -123,3 +123,15 @@ class KnownTokens:
     def close(self) -> None:
         """Free everything; calling twice is harmless."""
         self._backend.close()
+
+    @property
+    def movable(self) -> Movable | None:
+        """The draft, where it can change its cores."""
+        return movable(self._backend)
+
+
+def movable(backend: Backend) -> Movable | None:
+    """Return what changes the cores of a backend, None where nothing does."""
+    if isinstance(backend, KnownTokens):
+        return backend.movable
+    return backend if isinstance(backend, Movable) else None

@@ -255,8 +255,13 @@ def open_named(target: str, draft: str, given: Given) -> Pair:
 
 
 def stored(pair: Pair) -> Profile:
-    """Return the profile of a pair. Raises PlanError when there is none."""
+    """Return the profile of a pair, saying so where it is but the quick one of a first start.
+
+    Raises PlanError when there is none.
+    """
     profile = load_profile(pair.key)
+    if profile is not None and profile.quick:
+        remark("this is the quick measurement of a first start; sonoran calibrate knows more")
     if profile is None:
         draft = pair.key.draft.name if pair.key.draft else "no draft"
         raise PlanError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -281,9 +281,16 @@ class AdaptiveDrafter:
     """
 
     def __init__(
-        self, inner: Drafter, policy: AutoPolicy, reason: str = "", clock: Clock = time.perf_counter
+        self,
+        inner: Drafter,
+        policy: AutoPolicy,
+        reason: str = "",
+        clock: Clock = time.perf_counter,
+        place: Callable[[bool], None] | None = None,
     ) -> None:
-        self.inner, self.policy, self.reason, self._clock = inner, policy, reason, clock
+        """``place`` is called before a round of the other kind than the last: whether it has a speculation."""
+        self.inner, self.policy, self.reason, self._clock, self._place = inner, policy, reason, clock, place
+        self._speculates: bool | None = None
         self._proposed: dict[int, int] = {}  # tokens of the last speculation, by sequence
         self._round: tuple[float, tuple[int, ...], int] | None = None  # begin, sequences, K
         self._typical = True  # whether that round is like others
@@ -309,6 +316,9 @@ class AdaptiveDrafter:
         now, names = self._clock(), tuple(request.sequence_id for request in requests)
         self._learn(requests, names, now)
         k = self.policy.choose(len(requests))
+        if self._place is not None and self._speculates != (k > 0):
+            self._speculates = k > 0
+            self._place(k > 0)
         self._round = (now, names, k)
         self._typical = k == 0 or all(name in self._proposed for name in names)
         least = self.policy.least_chance(len(requests)) if k > 0 and self.policy.stops else None

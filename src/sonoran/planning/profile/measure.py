@@ -13,7 +13,7 @@ from sonoran.backends.base import Backend
 from sonoran.backends.load import Loaded, Role
 from sonoran.engine.sequence import TextTokens
 from sonoran.errors import ConfigError
-from sonoran.planning.profile.acceptance import Acceptance
+from sonoran.planning.profile.acceptance import LEAST_POSITIONS, Acceptance
 from sonoran.planning.profile.overheads import measure_host, measure_message
 from sonoran.planning.profile.passes import (
     BudgetProgress,
@@ -44,7 +44,9 @@ class Settings:
     max_tokens: int = 160  # of each text
     max_prompt: int = 192  # tokens of a prompt that are kept, its last ones
     quick: bool = False
-    least_positions: int = 200  # of all texts together, by which acceptance is judged, whatever the time
+    least_positions: int = (
+        LEAST_POSITIONS  # of all texts together, by which acceptance is judged, whatever the time
+    )
 
     def __post_init__(self) -> None:
         if not self.seconds >= MIN_BUDGET_S:
@@ -57,7 +59,7 @@ class Settings:
 
 def quick_settings() -> Settings:
     """Return settings for a first guess: few rows, a short context, short texts."""
-    return Settings(2.0, (1, 2, 4, 8), (128,), (0.0,), 24, least_positions=48, max_prompt=64, quick=True)
+    return Settings(2.0, (1, 2, 4, 8), (128,), (0.0,), 40, max_prompt=24, quick=True)
 
 
 class Loader(Protocol):

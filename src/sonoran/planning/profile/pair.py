@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
+import sonoran
 from sonoran.backends.load import Loaded, Role, load_backend
 from sonoran.backends.placement import default_kernels, find_processors, place_threads
 from sonoran.config import DEFAULT_DRAFT_VOCAB, DraftQuantize, Quantize
@@ -26,6 +27,12 @@ class Pair:
     target: OpenModel
     draft: OpenModel | None
     key: ProfileKey
+
+    @property
+    def state(self) -> str:
+        """Program and files as they are now: when it changes, a quick measurement is made again."""
+        files = [self.target.file.path, *([self.draft.file.path] if self.draft else [])]
+        return " ".join([sonoran.__version__, *(str(file.stat().st_mtime_ns) for file in files)])
 
     @property
     def tokenizer(self) -> Tokenizer:

@@ -102,13 +102,14 @@ def measure_passes(
     contexts: Sequence[int],
     beside: bool,
     seconds: float,
+    least_rounds: int = MIN_ROUNDS,
     clock: Clock = time.perf_counter,
     progress: Callable[[float], None] | None = None,
 ) -> list[PassCurve]:
     """Measure each model of a placement for about ``seconds``, in turns, and return its curves.
 
     ``beside``: also while the other model works. Every round measures everything once, so that a disturbance
-    hits all alike; the first round warms up. There are at least ``MIN_ROUNDS`` more, however long they take.
+    hits all alike; the first round warms up. There are at least ``least_rounds`` more, however long they take.
     """
     groups: list[tuple[Role, bool]] = [(role, False) for role in models]
     if beside and len(models) == 2:
@@ -116,7 +117,7 @@ def measure_passes(
     taken: dict[tuple[Role, bool, int, int], list[float]] = {}
     begin = clock()
     for turn in range(1 + MAX_ROUNDS):
-        if turn > MIN_ROUNDS and clock() - begin > seconds * turn / (turn + 1):
+        if turn > least_rounds and clock() - begin > seconds * turn / (turn + 1):
             break
         for role, disturbed in groups:
             model, _ = models[role]

@@ -11,7 +11,7 @@ import json
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -19,7 +19,7 @@ import msgspec
 from sonoran.backends.load import Role
 from sonoran.errors import PlanError
 from sonoran.models.untrusted import refusing
-from sonoran.planning.profile.acceptance import Acceptance
+from sonoran.planning.profile.acceptance import LEAST_POSITIONS, Acceptance, judged
 from sonoran.theory.latency import LARGEST, LatencyCurve
 
 VERSION = 3
@@ -198,6 +198,7 @@ class Profile:
     elapsed_s: float = 0.0
     quick: bool = False
     prompts: str = ""
+    made_for: str = ""  # state of program and files, by which a quick profile is out of date
     version: int = VERSION
 
     def __post_init__(self) -> None:
@@ -222,6 +223,26 @@ class Profile:
     def inversion(self) -> float:
         """Return the worst ``PassCurve.inversion``."""
         return max(curve.inversion for curve in self.passes)
+
+    @property
+    def thin(self) -> bool:
+        """Whether acceptance was looked at in too few positions to tell a draft by."""
+        return any(one.positions < LEAST_POSITIONS for one in self.acceptance)
+
+    def judged(self) -> Profile:
+        """Return the profile with its acceptance filled up by a typical draft's where it is thin."""
+        return replace(self, acceptance=tuple(map(judged, self.acceptance)))
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """Return what whoever decides by this profile has to say with the decision."""
+        found = [self.verdict] if self.noisy else []
+        if self.thin:
+            fewest = min(one.positions for one in self.acceptance)
+            found.append(f"acceptance is in part assumed: only {fewest} positions were measured")
+        if self.quick:
+            found.append(f"measured in {self.elapsed_s:.1f} s; sonoran calibrate knows more")
+        return tuple(found)
 
     @property
     def verdict(self) -> str:

@@ -49,6 +49,7 @@ def read_along(
     eos_ids: Sequence[int],
     max_tokens: int,
     seconds: float = math.inf,
+    most_seconds: float = math.inf,
     least_positions: int = 0,
     seed: int = 0,
     see: Callable[[Sequence[int]], object] | None = None,
@@ -59,7 +60,8 @@ def read_along(
 
     Both models see the target's text. At temperature 0 the rules agree and one acceptance is returned, else one for each
     rule. Stops after ``max_tokens`` tokens per text or about ``seconds``, but not before ``least_positions`` of all
-    texts were predicted: a draft is not judged by a handful, however slow the machine. ``see`` is told of all
+    texts were predicted, by fewer of which a draft is not judged; only ``most_seconds`` end that, too.
+    ``see`` is told of all
     text before the draft runs on it. Raises ConfigError when prompts do not fit.
     """
     columns = min(draft.config.vocab_size, target.config.vocab_size)
@@ -68,7 +70,9 @@ def read_along(
     run.open(prompts, max_tokens)
     for step in range(max_tokens):
         alive = [text for text in run.texts if not text.done]
-        if not alive or (run.counted >= max(1, least_positions) and clock() - begin > seconds):
+        taken = clock() - begin
+        enough = run.counted >= max(1, least_positions) and taken > seconds
+        if not alive or enough or (run.counted and taken > most_seconds):
             break
         run.step(alive)
         if progress is not None:

@@ -41,7 +41,8 @@ class Rounds(Protocol):
 class ProfileRounds:
     """Rounds of one placement in SD or SSD, from a profile, computed once for each batch size.
 
-    Raises PlanError when the profile has no acceptance for the workload.
+    ``plain`` is where rounds of AR run (default: where the target does). Raises PlanError when the profile has no
+    acceptance for the workload.
     """
 
     def __init__(
@@ -52,9 +53,10 @@ class ProfileRounds:
         k_max: int,
         context: int,
         temperature: float,
+        plain: Placement | None = None,
     ) -> None:
         self._profile, self._placement, self._mode, self._k_max = profile, placement, mode, k_max
-        self._context, self._temperature = context, temperature
+        self._context, self._temperature, self._plain = context, temperature, plain or placement
         self._models: dict[int, RoundModel] = {}
         acceptance = nearest_acceptance(profile, self._workload(1))
         if acceptance is None:
@@ -92,7 +94,8 @@ class ProfileRounds:
     def _predict(self, batch: int) -> RoundModel:
         workload = self._workload(batch)
         costs = costs_for(self._profile, self._placement, workload)
-        plain = autoregressive(RoundPlan("ar", batch=batch), costs).round_ms
+        undisturbed = costs_for(self._profile, self._plain, workload)
+        plain = autoregressive(RoundPlan("ar", batch=batch), undisturbed).round_ms
         if self._mode == "sd":
             rounds = [
                 synchronous(RoundPlan("sd", k, batch), costs, length_distribution(self._rates, k))
