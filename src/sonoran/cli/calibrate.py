@@ -49,6 +49,9 @@ EXPLAIN_EXAMPLES = examples(
     "sonoran calibrate explain --verify 4 --plot why.svg",
 )
 NUM_PROMPTS = 8
+OVER_BUDGET = 1.1
+"""Beyond this share of the budget it is said that it was not kept."""
+
 DEFAULT_TEXT = 96
 """Tokens per prompt where nothing was read along."""
 
@@ -109,6 +112,11 @@ def calibrate(
             progress=progress,
         )
     path = save_profile(profile)
+    if profile.elapsed_s > OVER_BUDGET * settings.seconds:
+        remark(
+            f"this took {profile.elapsed_s:.0f} s, not {settings.seconds:.0f}: to load the models, to read "
+            f"{settings.least_positions} positions and to time a few passes takes that long here"
+        )
     if json:
         print_json({**profile.summary(), "path": str(path), "choices": choices(profile)})
         return

@@ -11,6 +11,7 @@ from sonoran.planning.profile.choose import choose
 from sonoran.planning.profile.measure import (
     Settings,
     core_splits,
+    fitting,
     measure,
     quick_settings,
 )
@@ -114,6 +115,22 @@ def test_prompts_keep_their_ends():
     one = measure(key((0,)), Toys(), ToyTokenizer(), [[4] * 9], SETTINGS)
     other = measure(key((0,)), Toys(), ToyTokenizer(), [[4] * 5], SETTINGS)
     assert one.acceptance == other.acceptance
+
+
+@pytest.mark.parametrize(
+    ("seconds", "rows", "contexts", "rounds"),
+    [
+        (1e9, Settings().rows, (128, 1024), MIN_ROUNDS),
+        (20.0, (1, 2, 4, 8, 16), (128, 1024), MIN_ROUNDS),
+        (10.0, (1, 2, 4, 8, 16), (128,), MIN_ROUNDS),
+        (2.0, (1, 4, 8), (128,), 1),
+        (0.0, (1, 4, 8), (128,), 1),
+    ],
+)
+def test_fewer_passes_are_timed_where_all_do_not_fit(seconds, rows, contexts, rounds):
+    times = [(0.1, 1.0), (0.02, 0.2)]
+    found, least = fitting(Settings(), times, seconds, beside=True)
+    assert (found.rows, found.contexts, least) == (rows, contexts, rounds)
 
 
 def test_rounds_end_with_the_time():

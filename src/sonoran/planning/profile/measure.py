@@ -5,17 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import Protocol
 
 from sonoran.backends.base import Backend
 from sonoran.backends.load import Loaded, Role
+from sonoran.backends.vocabulary import movable
 from sonoran.engine.sequence import TextTokens
 from sonoran.errors import ConfigError
 from sonoran.planning.profile.acceptance import LEAST_POSITIONS, Acceptance
 from sonoran.planning.profile.overheads import measure_host, measure_message
 from sonoran.planning.profile.passes import (
+    MIN_ROUNDS,
     BudgetProgress,
     Clock,
     TimedModel,
@@ -62,6 +64,36 @@ def quick_settings() -> Settings:
     return Settings(2.0, (1, 2, 4, 8), (128,), (0.0,), 40, max_prompt=24, quick=True)
 
 
+COARSE_ROWS = (1, 2, 4, 8, 16)
+LEAST_ROWS = (1, 4, 8)
+
+
+def fitting(
+    settings: Settings, times: Sequence[tuple[float, float]], seconds: float, beside: bool
+) -> tuple[Settings, int]:
+    """Return what passes to time in ``seconds``, and in how many rounds: fewer rows and contexts where all would not fit.
+
+    ``times`` are the seconds of each model's smallest and largest pass. The least is taken where nothing fits.
+    """
+
+    def cost(rows: Sequence[int], contexts: Sequence[int], rounds: int) -> float:
+        most = max(settings.rows)
+        once = sum(low + (high - low) * (n - 1) / max(1, most - 1) for low, high in times for n in rows)
+        return (1 + rounds) * len(contexts) * once * (1 + beside)
+
+    def among(wanted: Sequence[int]) -> tuple[int, ...]:
+        return tuple(n for n in settings.rows if n in wanted) or settings.rows
+
+    ways = (
+        (settings.rows, settings.contexts, MIN_ROUNDS),
+        (among(COARSE_ROWS), settings.contexts, MIN_ROUNDS),
+        (among(COARSE_ROWS), settings.contexts[:1], MIN_ROUNDS),
+        (among(LEAST_ROWS), settings.contexts[:1], 1),
+    )
+    rows, contexts, rounds = next((way for way in ways if cost(*way) <= seconds), ways[-1])
+    return replace(settings, rows=rows, contexts=contexts), rounds
+
+
 class Loader(Protocol):
     """Loads a model of the pair onto cores, with KV memory for ``num_blocks`` blocks of ``BLOCK_SIZE``."""
 
@@ -104,6 +136,11 @@ def measure(
     stages = 1 + 2 * len(splits)
     with ExitStack() as stack:
         models, see = _load(load, cores, cores, draft, kept, wanted, stack, tell)
+        # Where threads can be moved nothing is loaded twice.
+        moving = [found for model, _ in models.values() if (found := movable(model.backend))]
+        moves = len(moving) == len(models) == 2
+        if moves:
+            stages = 1 + len(splits)
         config = models["target"][0].backend.config
         if draft:
             # Loading the other placements will take as long as loading this one did.
@@ -128,7 +165,18 @@ def measure(
             models = {role: (_timed(model.backend, wanted), where) for role, (model, where) in models.items()}
         share = max(0.0, wanted.seconds - (clock() - begin)) / stages
         passes += _passes(models, wanted, False, share, clock, tell, f"cores {_text(cores)}")
-    for target_cores, draft_cores in splits:
+        for target_cores, draft_cores in splits if moves else []:
+            done = 1 + splits.index((target_cores, draft_cores))
+            share = max(0.0, wanted.seconds - (clock() - begin)) / (stages - done)
+            moving[0].place(target_cores)
+            moving[1].place(draft_cores)
+            models = {
+                "target": (models["target"][0], target_cores),
+                "draft": (models["draft"][0], draft_cores),
+            }
+            where = f"cores {_text(target_cores)} | {_text(draft_cores)}"
+            passes += _passes(models, wanted, True, share, clock, tell, where)
+    for target_cores, draft_cores in [] if moves else splits:
         with ExitStack() as stack:
             models, _ = _load(load, target_cores, draft_cores, True, kept, wanted, stack, tell)
             done = 1 + 2 * splits.index((target_cores, draft_cores))
@@ -207,12 +255,20 @@ def _passes(
     tell: _Telling,
     where: str,
 ) -> list[PassCurve]:
+    begin, contexts = clock(), settings.contexts
+    times = [
+        (model.seconds(1, contexts[0]), model.seconds(max(settings.rows), contexts[-1]))
+        for model, _ in models.values()
+    ]
+    left = max(0.0, seconds - (clock() - begin))
+    wanted, rounds = fitting(settings, times, left, beside)
     return measure_passes(
         models,
-        rows=settings.rows,
-        contexts=settings.contexts,
+        rows=wanted.rows,
+        contexts=wanted.contexts,
         beside=beside,
-        seconds=seconds,
+        seconds=left,
+        least_rounds=rounds,
         clock=clock,
         progress=tell.stage(f"passes on {where}"),
     )
