@@ -174,6 +174,17 @@ def test_a_thin_profile_is_filled_up_and_says_so(models, plain_text):
     assert reason.startswith("SD, K = ") and "only 4 positions were measured" in reason
 
 
+@two_cores
+def test_what_is_announced_as_ar_begins_with_ar(models, plain_text, monkeypatch):
+    # On one core AR is faster than on both, and so faster than what speculates there is compared with.
+    hopeless = profile(both_cores=1.3, draft=(39.0, 5.0), target=(40.0, 30.0), acceptances=(acceptance(0.3),))
+    monkeypatch.setattr(auto, "quick_profile", lambda loaded, pair, settings=None: placed(pair.key, hopeless))
+    with load(models, config(models), cores=CORES[:2]) as llm:
+        policy = llm._runner.core.drafter.policy
+        assert policy.k == 0 and max(policy.speeds(1)) == policy.speeds(1)[0]
+        assert run(llm, plain_text)["reason"].startswith("do not speculate: AR on")
+
+
 def test_too_little_memory_to_measure_is_no_reason_not_to_serve(models, plain_text):
     with load(models, config(models), num_kv_blocks=5, max_model_len=64) as llm:
         stats = run(llm, plain_text)

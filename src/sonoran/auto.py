@@ -128,7 +128,11 @@ def _as_profiled(
     if options.speculative is None and profile.quick:
         # So little was measured that the draft stays at hand: rounds will tell.
         return _in_turns(
-            load_models(model, config, replace(speculative, method="sd"), reporting), profile, pair, reason
+            load_models(model, config, replace(speculative, method="sd"), reporting),
+            profile,
+            pair,
+            choice,
+            reason,
         )
     if options.speculative is None:
         return _autoregressive(load_models(model, placed, None, reporting), reason)
@@ -157,7 +161,7 @@ def _as_measured_now(
         choice = choose(predict_all(profile, workload, k_values=k_values))
         reason = _say(choice, measured.remarks)
         if choice.best.mode != "ssd":
-            return _in_turns(models, profile, pair, reason)
+            return _in_turns(models, profile, pair, choice, reason)
         if models.drafter is not None:
             models.drafter.close()
         place = choice.best.placement
@@ -194,8 +198,13 @@ def _keep(profile: Profile) -> None:
         log.info("%s", error)
 
 
-def _in_turns(models: Models, profile: Profile, pair: Pair, reason: str) -> Models:
-    return _adaptive(models, profile, Placement("shared", pair.key.machine.cores), "sd", reason)
+def _in_turns(models: Models, profile: Profile, pair: Pair, choice: Choice, reason: str) -> Models:
+    """Have the draft on the same cores. Where AR was chosen it begins with AR, and rounds must show that it was wrong."""
+    shared = Placement("shared", pair.key.machine.cores)
+    found = _adaptive(models, profile, shared, "sd", reason, choice.by_mode["ar"].placement)
+    if choice.best.mode == "ar" and isinstance(found.drafter, AdaptiveDrafter):
+        found.drafter.policy.k = 0
+    return found
 
 
 def quick_profile(models: Models, pair: Pair, settings: Settings | None = None) -> Profile:
