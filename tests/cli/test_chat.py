@@ -117,7 +117,7 @@ def test_ctrl_c_stops_the_answer_and_what_there_is_stays(model: str, monkeypatch
             raise KeyboardInterrupt
 
     monkeypatch.setattr(chat, "write_text", interrupt)
-    result = call(model, "hello", "more", options=("-n", "24", "--ignore-eos"))
+    result = call(model, "hello", "more", options=("-n", "24", "--ignore-eos", "--mode", "ar"))
     assert result.exit_code == 0, result.output
     first, second = result.stderr.splitlines()
     assert first.startswith("5 tokens, ") and first.endswith(
