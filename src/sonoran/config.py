@@ -22,6 +22,10 @@ ALIASES = {"draft_model": "sd"}
 """vLLM's word for synchronous speculation with a model."""
 
 Verification = Literal["coupled", "rejection"]
+Law = Literal["coupled", "rejection", "point_mass"]
+"""By what a draft predicts verifications: a rule of ours, or that of an engine which draws by noise of its own and takes
+every proposal for certain (vLLM): token x is accepted with p(x), otherwise drawn from the others."""
+
 FanOutRule = Literal["confidence", "uniform", "geometric", "measured", "explicit"]
 Backup = Literal["auto", "draft", "ngram", "random", "none"]
 AUTO: Literal["auto"] = "auto"

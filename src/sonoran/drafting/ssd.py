@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sonoran.config import Verification
+from sonoran.config import Law
 from sonoran.drafting.patience import Patience
 from sonoran.engine.drafter import DraftAnswer, DraftRequest, DraftRound
 from sonoran.engine.trace import Span, from_plain
@@ -80,15 +80,24 @@ class _Question:
 class SsdDrafter:
     """The engine's drafter over a client that is connected. Nothing that the worker does can change a text."""
 
-    def __init__(self, client: DraftClient, *, target_vocab: int, patience: Patience | None = None) -> None:
+    def __init__(
+        self,
+        client: DraftClient,
+        *,
+        target_vocab: int,
+        patience: Patience | None = None,
+        law: Law | None = None,
+    ) -> None:
         """Draft through ``client``; ids from ``target_vocab`` on are never proposed.
 
-        ``patience`` decides when it is not worth asking; the default follows what rounds wait and save.
+        ``patience`` decides when it is not worth asking; the default follows what rounds wait and save. ``law`` is that
+        of the target's sampler, None for the rule that each request names.
         """
         self.client = client
         self.faults = Faults()
         self.last_round: DraftRound | None = None  # None when the worker was not asked
         self._target_vocab = target_vocab
+        self._law = law
         self._known: dict[int, _Known] = {}
         self._generation = 0
         self._warned: set[str] = set()
@@ -213,6 +222,7 @@ class SsdDrafter:
             request.prompt_length,
             request.seed,
             request.params,
+            self._law,
         )
         epoch = self.client.epoch
         try:
@@ -248,7 +258,8 @@ class SsdDrafter:
         """Return the speculation in an answer, none if it breaks a rule or the worker does not know the sequence."""
         request, known = question.request, question.known
         try:
-            speculation = read_answer(answer, question.item, request.params.verification, self._target_vocab)
+            rule = self._law or request.params.verification
+            speculation = read_answer(answer, question.item, rule, self._target_vocab)
         except WorkerError as error:
             self.faults.garbage_answers += 1
             self._log_bad_answer(error)
@@ -298,7 +309,7 @@ def _item(request: DraftRequest, known: _Known) -> Item:
     return Item(request.sequence_id, known.generation, known.length, tokens, request.wanted, accepted)
 
 
-def read_answer(answer: Answer, item: Item, rule: Verification, target_vocab: int) -> Speculation:
+def read_answer(answer: Answer, item: Item, rule: Law, target_vocab: int) -> Speculation:
     """Return the speculation in an answer to ``item``.
 
     Ids must lie below ``target_vocab``. Under the rejection rule every token needs a distribution that gives it
@@ -316,7 +327,7 @@ def read_answer(answer: Answer, item: Item, rule: Verification, target_vocab: in
         raise WorkerError(f"a fan-out of {len(answer.fan_out)} positions")
     if not tokens:
         return EMPTY
-    if rule == "coupled":
+    if rule != "rejection":
         return Speculation(tuple(tokens), origin=answer.origin)
     if len(answer.distributions) != len(tokens):
         raise WorkerError(f"{len(answer.distributions)} distributions for {len(tokens)} tokens")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sonoran.config import Verification
+from sonoran.config import Law
 from sonoran.sampling import noise, rowops
 from sonoran.sampling.logits import TokenIds, adjust, cut_of
 from sonoran.sampling.params import SamplingParams
@@ -21,7 +21,7 @@ SUPPORT_SIZE = 256
 
 
 def draft_sample(
-    rule: Verification,
+    rule: Law,
     logits: FloatArray,
     prefix_ids: TokenIds,
     prompt_length: int,
@@ -33,12 +33,12 @@ def draft_sample(
     """Propose the token at ``position`` from the draft's logits, float32[V]; return it and its distribution.
 
     Coupled: the token that the draft itself would emit under the request's noise; no distribution. Rejection: a draw
-    from the leading 256 tokens of the draft's distribution, which is returned as it was sampled. ``prefix_ids`` is read
-    only when ``params.reads_prefix``.
+    from the leading 256 tokens of the draft's distribution, which is returned as it was sampled. Point mass: the
+    likeliest token, at any temperature; no distribution. ``prefix_ids`` is read only when ``params.reads_prefix``.
     """
     row = adjust(logits, prefix_ids, prompt_length, params, eos_ids, position)
-    if params.greedy:
-        return rowops.argmax(row), None if rule == "coupled" else PointMass()
+    if params.greedy or rule == "point_mass":
+        return rowops.argmax(row), PointMass() if rule == "rejection" else None
     if rule == "coupled":
         return int(rowops.coupled_top(row, cut_of(params), seed, position, 1)[0]), None
     kept = rowops.select(row, cut_of(params), SUPPORT_SIZE)
@@ -46,7 +46,7 @@ def draft_sample(
 
 
 def draft_chance(
-    rule: Verification,
+    rule: Law,
     logits: FloatArray,
     token: int,
     q: ProposalDistribution | None,
@@ -57,14 +57,14 @@ def draft_chance(
     """Return the chance that the draft gives its own ``token`` of being accepted; a guess, good for speed alone.
 
     Greedy and coupled: its share of the softmax over the leading scores, noise included. Rejection: the square root
-    of its probability, see ``ssd.outcomes``. Penalties and bias are left out.
+    of its probability, see ``ssd.outcomes``. Point mass: its probability. Penalties and bias are left out.
     """
     if isinstance(q, SparseDistribution):
         return math.sqrt(q.probability(token))
     row = rowops.as_row(logits)
-    if params.greedy:
+    if params.greedy or rule == "point_mass":
         ids = rowops.top(row, _LEADING)
-        scores = row[ids].astype(np.float64)
+        scores = row[ids].astype(np.float64) / (params.temperature or 1.0)
     else:
         ids = rowops.coupled_top(row, cut_of(params), seed, position, _LEADING)
         scores = row[ids].astype(np.float64) / params.temperature + noise.gumbel(seed, position, ids)
@@ -90,7 +90,7 @@ def rank_candidates(
     params: SamplingParams,
     seed: int,
     position: int,
-    rule: Verification,
+    rule: Law,
     n: int,
     exclude: int | None = None,
     *,
@@ -100,13 +100,13 @@ def rank_candidates(
     """Return the n tokens most likely to be the bonus token at ``position``, most likely first.
 
     Coupled: by the draft's score under the request's noise; what the draft's own truncation removed comes
-    last. Rejection and greedy: by logit (SSD paper, Definition 10). ``exclude`` is the token that was sent
+    last. Rejection, point mass and greedy: by logit (SSD paper, Definition 10). ``exclude`` is the token that was sent
     for this position, which cannot be the bonus token. Equal scores are ordered by id. Fewer than n only if V
     is smaller.
     """
     row = adjust(logits, prefix_ids, prompt_length, params, eos_ids, position)
     excluded = -1 if exclude is None else exclude
-    if params.greedy or rule == "rejection":
+    if params.greedy or rule != "coupled":
         return [int(token) for token in rowops.top(row, n, excluded)]
     cut = cut_of(params)
     first = [int(token) for token in rowops.coupled_top(row, cut, seed, position, n, excluded)]

@@ -15,7 +15,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 import numpy as np
 
-from sonoran.config import MAX_NUM_SEQS, MAX_SPECULATIVE_TOKENS, SpeculationSettings
+from sonoran.config import MAX_NUM_SEQS, MAX_SPECULATIVE_TOKENS, Law, SpeculationSettings
 from sonoran.engine.trace import MAX_SPANS
 from sonoran.errors import WorkerError
 from sonoran.sampling.params import SamplingParams
@@ -27,7 +27,7 @@ from sonoran.sampling.proposals import (
 )
 from sonoran.types import Origin
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 
 MAX_SEQUENCES = MAX_NUM_SEQS
 """Sequences that a client may have, and so ask about in one round."""
@@ -76,7 +76,8 @@ class Refusal(msgspec.Struct, tag="refusal", frozen=True):
 
 
 class Prefill(msgspec.Struct, tag="prefill", frozen=True):
-    """A sequence begins (or begins anew): its tokens so far and how it is sampled."""
+    """A sequence begins (or begins anew): its tokens so far and how it is sampled; ``law`` is that of the target's
+    sampler where it is none of the rules of ``params``."""
 
     sequence: int
     generation: int
@@ -84,6 +85,7 @@ class Prefill(msgspec.Struct, tag="prefill", frozen=True):
     prompt_length: int
     seed: int
     params: SamplingParams
+    law: Law | None = None
 
 
 class Item(msgspec.Struct, array_like=True, frozen=True):
@@ -121,7 +123,7 @@ class Proposal(msgspec.Struct, array_like=True, frozen=True, omit_defaults=True)
 class Answer(msgspec.Struct, array_like=True, frozen=True):
     """One speculation. ``known`` is false when the worker lacks the sequence and wants a ``Prefill``.
 
-    ``distributions`` has one entry per token under the rejection rule, and none under the coupled one.
+    ``distributions`` has one entry per token under the rejection rule, and none under the others.
     """
 
     sequence: int

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sonoran.config import Verification
+from sonoran.config import Law
 from sonoran.errors import ConfigError
 from sonoran.sampling import noise
 from sonoran.sampling.drafts import rank_candidates
@@ -19,14 +19,15 @@ from sonoran.theory.distributions import Floats
 from sonoran.types import FloatArray, Origin, Outcome
 
 
-def outcome_probabilities(scores: Sequence[Floats], rule: Verification) -> list[Floats]:
+def outcome_probabilities(scores: Sequence[Floats], rule: Law) -> list[Floats]:
     """Return the probability of each candidate (k, token) for k = 0..K, in the order of the candidates.
 
     ``scores[k]`` are log odds (``outcomes.score_rows``): for k < K of the sent token, then of the candidates; at k = K
     of candidates only. Coupled and greedy: the target takes what the draft would take if their scores differed by
-    noise, so a token's chance is its softmax. Rejection: a token of draft probability q
-    is taken to be accepted with sqrt(q), between the certainty of equal models and the q of independent draws; the
-    bonus token then is one of the others.
+    noise, so a token's chance is its softmax. Point mass: a proposal that is accepted with p(x), and replaced by one of
+    the others otherwise, leaves every token its p, so the same. Rejection: a token of draft probability q is taken to be
+    accepted with sqrt(q), between the certainty of equal models and the q of independent draws; the bonus token then is
+    one of the others.
     """
     alive, found = 1.0, []
     for k, row in enumerate(scores):
@@ -114,7 +115,7 @@ def _softmax(scores: Floats) -> Floats:
 
 
 def rank_rows(
-    rule: Verification,
+    rule: Law,
     logits: FloatArray,
     sent: Sequence[int],
     depths: Sequence[int],
@@ -155,7 +156,7 @@ def rank_rows(
 
 
 def score_rows(
-    rule: Verification,
+    rule: Law,
     logits: FloatArray,
     sent: Sequence[int],
     ranked: Sequence[Sequence[int]],

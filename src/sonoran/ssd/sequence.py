@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from sonoran.config import Verification
+from sonoran.config import Law
 from sonoran.engine.kv import BlockTable
 from sonoran.errors import ConfigError
 from sonoran.sampling.drafts import draft_sample
@@ -32,7 +32,7 @@ class DraftSequence:
     prompt_length: int
     seed: int
     params: SamplingParams
-    rule: Verification
+    rule: Law
     wanted: int  # tokens to draft for the next round
     table: BlockTable = field(default_factory=BlockTable)
     computed: int = 0
@@ -118,6 +118,6 @@ def start_sequence(message: Prefill, wanted: int) -> DraftSequence:
         prompt_length=message.prompt_length,
         seed=message.seed,
         params=message.params,
-        rule=message.params.verification,
+        rule=message.law or message.params.verification,
         wanted=wanted,
     )

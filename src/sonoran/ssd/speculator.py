@@ -35,7 +35,7 @@ from sonoran.ssd.outcomes import bonus_rank
 from sonoran.ssd.sequence import DraftSequence, start_sequence
 from sonoran.ssd.tree import draft_round
 from sonoran.ssd.trunk import draft_just_in_time, read_prompts
-from sonoran.types import Origin
+from sonoran.types import Origin, Outcome
 
 TIMES_KV_MEMORY = 8
 """How many times the tokens that KV memory holds a client's sequences may have: many share their beginning."""
@@ -232,6 +232,8 @@ class Speculator:
             s.cache.open(())  # nothing was verified, so nothing that was guessed came true
             return s
         cached = s.cache.take(outcome)
+        if cached is None:
+            cached = _left_over(sent, outcome)
         if ranked is not None:
             rank = bonus_rank(ranked, sent.tokens, outcome)
             context.statistics.observe(origin, len(sent), outcome, rank, hit=cached is not None)
@@ -311,6 +313,17 @@ def _affordable(goals: list[tuple[DraftSequence, int]]) -> list[tuple[DraftSeque
             break
         kept.append((s, goal))
     return kept
+
+
+def _left_over(sent: Speculation, outcome: Outcome) -> Speculation | None:
+    """Return what follows a bonus token that was proposed itself: the target verified only what comes before it.
+
+    An engine that changes K between question and verification does so; otherwise that token would have been accepted.
+    """
+    begin = outcome.accepted + 1
+    if begin > len(sent) or sent.tokens[begin - 1] != outcome.bonus:
+        return None
+    return Speculation(sent.tokens[begin:], sent.distributions[begin:])
 
 
 def _answer(item: Item, s: DraftSequence | None) -> Answer:
