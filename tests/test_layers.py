@@ -25,6 +25,7 @@ FLOORS = (
     "assemble",
     "auto",
     "llm",
+    "vllm",
     "server",
     "serve_ray",
     "bench",
@@ -84,6 +85,20 @@ def test_no_imports_close_a_circle() -> None:
     for module in MODULES:
         if module != "sonoran":
             visit(module, ())
+
+
+def test_only_the_guest_in_vllm_knows_of_it() -> None:
+    """And it asks for vLLM when it is used, not when it is imported."""
+    foreign = {}
+    for name, path in MODULES.items():
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for node in ast.walk(tree):
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if any(found.split(".")[0] == "vllm" for found in names):
+                foreign[name] = node in tree.body
+    assert {name for name in foreign if not name.startswith("sonoran.vllm.")} == set()
+    assert [name for name, at_once in foreign.items() if at_once] == []
 
 
 def test_only_backends_knows_which_backends_there_are() -> None:

@@ -77,6 +77,15 @@ def child_main(build: Callable[[T, LoadProgress], Service], options: type[T]) ->
     return 0
 
 
+def _may_use(cores: Sequence[int] | None) -> None:
+    """Have cores that were named for the draft, though the thread that started this process is pinned to others."""
+    if cores and hasattr(os, "sched_setaffinity"):
+        with suppress(
+            OSError, ValueError
+        ):  # what the system does not grant is refused where threads are placed
+            os.sched_setaffinity(0, {*os.sched_getaffinity(0), *cores})
+
+
 def pin_process(cores: Sequence[int] | None) -> None:
     """Keep this process, and all threads that it will have, on these cores. Raises ConfigError if it may not."""
     if not cores or not hasattr(os, "sched_setaffinity"):
@@ -127,6 +136,7 @@ def _report(control: int, report: Report) -> None:
 
 def build(config: ChildConfig, progress: LoadProgress) -> Service:
     """Load the draft model that was named, on all cores, and stay on its own from then on."""
+    _may_use(config.cores)
     draft = load_draft_model(config, progress)
     pin_process(config.cores)
     return draft_service(draft)

@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 _BUSY_PAUSE_S, _IDLE_PAUSE_S = 0.02, 0.1
 LONGEST_WAIT_S = 2.0
-"""Seconds that a round waits for a reply at most, whatever heartbeat the worker announces."""
+"""Seconds that a round waits for a reply at most, whatever heartbeat the worker announces, unless told otherwise."""
 
 _STATS_WAIT_S = 0.25
 _LOCAL_PATIENCE_S = 5.0
@@ -98,9 +98,16 @@ class WorkerClient:
     """A ``DraftClient`` over a socket. ``start`` it, then ask; all methods may be called from any thread."""
 
     def __init__(
-        self, hello: Hello | None, place: Remote | Local, fingerprint_of: Callable[[int], str] | None = None
+        self,
+        hello: Hello | None,
+        place: Remote | Local,
+        fingerprint_of: Callable[[int], str] | None = None,
+        *,
+        longest_wait_s: float = LONGEST_WAIT_S,
     ) -> None:
         """Prepare. ``fingerprint_of`` gives that of the target's first tokens, for a draft that has fewer.
+
+        A round waits for ``longest_wait_s`` at most, and never longer than a heartbeat.
 
         Raises ConfigError for an address that cannot be used.
 
@@ -116,6 +123,7 @@ class WorkerClient:
         self._lock = threading.Lock()
         self._last_session = time.monotonic()
         self._round = 0
+        self._longest_wait_s = longest_wait_s
         self._pending_frees: set[int] = set()
         self._settled, self._closing = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="draft-worker-client", daemon=True)
@@ -271,7 +279,7 @@ class WorkerClient:
 
     def _await_reply(self, begin: float) -> Speculations | None:
         connection, keeper = self._connection, self._keeper
-        limit, garbage = min(connection.heartbeat_s, LONGEST_WAIT_S), connection.counters.garbage
+        limit, garbage = min(connection.heartbeat_s, self._longest_wait_s), connection.counters.garbage
         while True:
             now = time.monotonic()
             left = begin + limit - now
