@@ -17,8 +17,8 @@ settings.load_profile("repeatable")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave slow tests and those of the page out unless the markers on the command line name them."""
-    unasked = {"slow", "page"} - set(re.findall(r"\w+", config.getoption("markexpr")))
+    """Leave slow tests and those of the page and of vLLM out unless the markers on the command line name them."""
+    unasked = {"slow", "page", "vllm"} - set(re.findall(r"\w+", config.getoption("markexpr")))
     left_out = [item for item in items if unasked & set(item.keywords)]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if item not in set(left_out)]

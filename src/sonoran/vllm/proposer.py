@@ -21,6 +21,7 @@ from sonoran.drafting.ssd import SsdDrafter
 from sonoran.sampling.params import SamplingParams
 from sonoran.vllm.guest import Guest
 from sonoran.vllm.options import VllmOptions, read_options
+from sonoran.vllm.repairs import repair_sampler
 from sonoran.vllm.report import Report
 from sonoran.vllm.target import describe_target, make_client
 
@@ -50,6 +51,9 @@ class SSDProposer:
         config = self._config
         k = int(config.speculative_config.num_speculative_tokens)
         options = read_options(config.additional_config, k)
+        if config.device_config.device_type == "cpu":
+            for repaired in repair_sampler():
+                log.warning("SSD: a fault of this vLLM's sampler on processors was put right: %s", repaired)
         if config.parallel_config.tensor_parallel_size > 1:
             from vllm.distributed import get_tp_group
 
