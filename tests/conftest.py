@@ -19,6 +19,6 @@ settings.load_profile("repeatable")
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave slow tests and those of the page and of vLLM out unless the markers on the command line name them."""
     unasked = {"slow", "page", "vllm"} - set(re.findall(r"\w+", config.getoption("markexpr")))
-    left_out = [item for item in items if unasked & set(item.keywords)]
+    left_out = [item for item in items if any(map(item.get_closest_marker, unasked))]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if item not in set(left_out)]

@@ -37,6 +37,7 @@ COMMANDS = {
     "Serve": {
         "serve": "OpenAI's interface over HTTP, metrics, and a page to try it.",
         "draft-worker": "Serve a draft model to engines, on this machine or others.",
+        "vllm-check": "Whether SSD works inside the vLLM that is installed here.",
     },
 }
 """By panel of ``--help``: the commands, and what each does in one line."""

@@ -1,5 +1,5 @@
 """vLLM on this machine's processors with tiny models, in the process of the test: target on the first core, draft on the
-last. Import this before vLLM, which reads its environment then."""
+last."""
 
 from __future__ import annotations
 
@@ -24,10 +24,8 @@ ENVIRONMENT = {
     "VLLM_CPU_OMP_THREADS_BIND": str(TARGET_CORE),
     "VLLM_LOGGING_LEVEL": "WARNING",
     "VLLM_NO_USAGE_STATS": "1",
-    "HF_HUB_OFFLINE": "1",
     "TOKENIZERS_PARALLELISM": "false",
 }
-os.environ.update(ENVIRONMENT)
 
 K = 4
 TINY = {"head_dim": 32, "num_heads": 4, "num_kv_heads": 2, "hidden_size": 128, "max_position": 512}
@@ -71,6 +69,7 @@ def speculating(llm: Any) -> SSDProposer:
 @contextmanager
 def engine(target: Path, **options: Any) -> Iterator[Any]:
     """An LLM of vLLM in fp32, and nothing left of it afterwards."""
+    os.environ.update(ENVIRONMENT)  # vLLM reads it when it is imported
     from vllm.distributed import cleanup_dist_env_and_memory
 
     from vllm import LLM

