@@ -18,7 +18,7 @@ from sonoran.types import IntArray, Outcome
 _TAIL = 8
 """Last tokens that are looked up; only sequences that agree in them are compared whole."""
 
-_Key = tuple[int, bytes]
+_Key = tuple[int, tuple[int, ...]]
 _History = tuple[int, Sequence[int], IntArray]  # a row, what it emitted, all its tokens before
 
 
@@ -42,7 +42,7 @@ class Tracked:
             grown[:begin] = self.copy[:begin]
             self.copy = grown
         self.copy[begin:end] = tokens
-        self.tokens.extend(int(token) for token in tokens)
+        self.tokens.extend(map(int, tokens))
 
     def is_history(self, tokens: IntArray) -> bool:
         """Whether these are its tokens."""
@@ -81,7 +81,6 @@ class Rows:
         self._step = 0
         self._next = 0
         self._sequences: dict[int, Tracked] = {}
-        self._by_end: dict[_Key, list[Tracked]] = {}
         self._by_row: dict[int, Tracked] = {}
 
     def __len__(self) -> int:
@@ -116,7 +115,7 @@ class Rows:
                 continue
             outcome = Outcome(len(new) - 1, int(new[-1])) if known and sequence.verified(new) else None
             decoded.append(Decoded(row, sequence, outcome, sequence.proposed or ()))
-            self._move(sequence, new)
+            sequence.append(new)
             sequence.proposed = None
         self._by_row = by_row
         return Step(decoded, prompts, self._forget())
@@ -125,7 +124,6 @@ class Rows:
         """Forget everything; return the ids."""
         gone = list(self._sequences)
         self._sequences.clear()
-        self._by_end.clear()
         self._by_row.clear()
         return gone
 
@@ -136,18 +134,26 @@ class Rows:
         part where one accepts what was proposed to it; then any.
         """
         found: dict[int, Tracked] = {}
-        taken: set[int] = set()
-        for by_row, fitting in ((True, True), (False, True), (False, False)):
-            for row, new, history in histories:
-                if row in found:
-                    continue
-                before = self._by_row.get(row)
-                candidates = ([before] if before else []) if by_row else self._by_end.get(_key(history), [])
-                for sequence in candidates:
+        for row, new, history in histories:
+            before = self._by_row.get(row)
+            if before and (len(new) < 2 or before.verified(new)) and before.is_history(history):
+                found[row] = before
+        moved = [history for history in histories if history[0] not in found]
+        if not moved:
+            return found
+        free: dict[_Key, list[Tracked]] = {}
+        taken = {sequence.id for sequence in found.values()}
+        for sequence in self._sequences.values():
+            if sequence.id not in taken:
+                free.setdefault(_key(sequence.tokens), []).append(sequence)
+        for fitting in (True, False):
+            for row, new, history in moved:
+                peers = free.get(_key(history), []) if row not in found else []
+                for sequence in peers:
                     fits = len(new) < 2 or sequence.verified(new) or not fitting
-                    if fits and sequence.id not in taken and sequence.is_history(history):
+                    if fits and sequence.is_history(history):
                         found[row] = sequence
-                        taken.add(sequence.id)
+                        peers.remove(sequence)
                         break
         return found
 
@@ -156,20 +162,7 @@ class Rows:
         self._next += 1
         self._sequences[sequence.id] = sequence
         sequence.append(history.tolist())
-        self._by_end.setdefault(_key(history), []).append(sequence)
         return sequence
-
-    def _move(self, sequence: Tracked, new: Sequence[int]) -> None:
-        self._unlist(sequence)
-        sequence.append(new)
-        self._by_end.setdefault(_key(sequence.copy[: len(sequence.tokens)]), []).append(sequence)
-
-    def _unlist(self, sequence: Tracked) -> None:
-        key = _key(sequence.copy[: len(sequence.tokens)])
-        peers = self._by_end[key]
-        peers.remove(sequence)
-        if not peers:
-            del self._by_end[key]
 
     def _forget(self) -> list[int]:
         """Drop what was not seen for long, and of what was not seen now the oldest beyond what there may be."""
@@ -177,7 +170,6 @@ class Rows:
         excess = max(0, len(self._sequences) - self._most)
         gone = [s for i, s in enumerate(absent) if i < excess or s.step <= self._step - self._keep]
         for sequence in gone:
-            self._unlist(sequence)
             del self._sequences[sequence.id]
         return [sequence.id for sequence in gone]
 
@@ -185,5 +177,5 @@ class Rows:
         return iter(self._sequences.values())
 
 
-def _key(history: IntArray) -> _Key:
-    return len(history), np.asarray(history[-_TAIL:], np.int32).tobytes()
+def _key(history: Sequence[int] | IntArray) -> _Key:
+    return len(history), tuple(map(int, history[-_TAIL:]))
