@@ -48,6 +48,8 @@ def separate_cores(
         return config, speculative
     if config.threads is not None or speculative.threads is not None or speculative.cores is not None:
         return config, speculative
+    if config.device != "cpu" or speculative.device not in ("cpu", "torch:cpu"):
+        return config, speculative  # each has all of its device
     target, draft = split_cores(config.cores)
     if not draft:
         log.warning("target and draft share all cores, so that nothing is hidden; SSD needs a second core")
@@ -85,6 +87,7 @@ def build_drafter(
         cores=speculative.cores if own_place else config.cores,
         quantize=speculative.quantize,
         draft_vocab=speculative.draft_vocab,
+        device=speculative.device,
         progress=progress,
     )
     ours, theirs = target.tokenizer.vocab_size, draft.tokenizer.vocab_size
@@ -157,6 +160,7 @@ def _worker_config(
         cores=speculative.cores,
         quantize=speculative.quantize,
         draft_vocab=speculative.draft_vocab,
+        device=speculative.device,
         block_size=config.block_size,
         num_kv_blocks=target_blocks + config.max_num_seqs * (-(-beyond // config.block_size) + 1),
         # Of vocabularies that differ in length the worker has to tell more.
@@ -228,6 +232,7 @@ def load_models(
             threads=config.threads,
             cores=config.cores,
             quantize=config.quantize,
+            device=config.device,
             progress=_with_worker(tell, tell_draft, client),
         ).backend
         drafter = build_drafter(target, draft, blocks, config, speculative, tell_draft, client)
@@ -294,10 +299,10 @@ def plan_memory(model: ModelConfig, config: EngineConfig) -> tuple[int, int]:
     size = config.block_size
     blocks = config.num_kv_blocks
     if config.kv_cache_bytes is not None:
-        blocks = kv_blocks_in(config.kv_cache_bytes, model, size)
+        blocks = kv_blocks_in(config.kv_cache_bytes, model, size, config.device)
     length = config.max_model_len
     if length is None:
-        held = blocks if blocks is not None else free_kv_blocks(model, size, KV_SHARE)
+        held = blocks if blocks is not None else free_kv_blocks(model, size, KV_SHARE, config.device)
         least = LEAST_CONTEXT if blocks is None else 0
         length = min(model.max_position, max(least, held * size))
     if blocks is None:

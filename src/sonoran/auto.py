@@ -63,11 +63,17 @@ def build_auto(
     Without a model in ``speculative`` the draft that is known for the target is used where it is at hand, else none.
     ``num_speculative_tokens`` bounds K. Raises ModelError, DownloadError, CompatibilityError, ConfigError.
     """
+    if config.device != "cpu" and speculative.model is not None:
+        raise ConfigError(
+            f"mode auto weighs what device cpu does; for device {config.device} name the mode: ar, sd or ssd"
+        )
     if speculative.model is None:
         target = open_with_tokenizer(model, reporting)
         draft, why = draft_at_hand(target, available_memory())
         if draft is not None and config.threads is not None and config.threads > len(_usable(config)):
             draft, why = None, f"{config.threads} threads are more than cores"
+        if config.device != "cpu":
+            draft, why = None, f"modes are weighed on device cpu only, not on {config.device}; name one: sd or ssd"
         if draft is None:
             reason = f"AR: {why}"
             log.info("auto: %s", reason)

@@ -30,11 +30,14 @@ FanOutRule = Literal["confidence", "uniform", "geometric", "measured", "explicit
 Backup = Literal["auto", "draft", "ngram", "random", "none"]
 AUTO: Literal["auto"] = "auto"
 
-Quantize = Literal["bf16", "int8", "int4"]
+Quantize = Literal["file", "bf16", "int8", "int4"]
 Precision = Literal["bf16", "int8", "int4", "int3"]
 """To what weights are lowered on load; ``int3`` is 3 bits for the feed-forward matrices and 4 for the others."""
 
 DraftQuantize = Literal["file", "bf16", "int8", "int4", "int3"]
+
+DEVICES = ("cpu", "cuda", "cuda:1", "mps", "torch:cpu")
+"""Where a model may run: ``cpu`` is the backend of our own, the others are PyTorch's; any number may follow ``cuda:``."""
 
 MAX_SPECULATIVE_TOKENS = 64
 AUTO_SPECULATIVE_TOKENS = 8
@@ -93,7 +96,14 @@ class EngineConfig:
     block_size: int = option(16, "Machine", "Tokens of a KV block.")
     threads: int | None = option(None, "Machine", "Threads; default: all cores.")
     cores: tuple[int, ...] | None = option(None, "Machine", "Pin threads to these cores: 0,2-5.")
-    quantize: Quantize | None = option(None, "Machine", "Lower precision of the target.")
+    device: str = option(
+        "cpu",
+        "Machine",
+        "Where the target runs: cpu, or through PyTorch cuda, cuda:1, mps or torch:cpu; no GPU has been tried yet.",
+    )
+    quantize: Quantize | None = option(
+        None, "Machine", "Lower precision of the target; through PyTorch bf16, or file for fp32."
+    )
     seed: int | None = option(
         None, "Machine", "Makes the seeds of requests without one repeatable.", flags=()
     )
@@ -126,6 +136,7 @@ class EngineConfig:
         if self.seed is not None:
             _whole(self, "seed", 0, 2**64 - 1)
         _choice("quantize", self.quantize, (*get_args(Quantize), None))
+        _check_device(self)
 
 
 _MODEL_METHODS: tuple[Method, ...] = ("sd", "ssd", "auto")
@@ -147,6 +158,13 @@ class DraftModelConfig:
     )
     cores: tuple[int, ...] | None = option(
         None, "Draft", "Cores of the draft.", flags=("--draft-cores",), methods=("sd", "ssd")
+    )
+    device: str = option(
+        "cpu",
+        "Draft",
+        "Where the draft runs, see --device.",
+        flags=("--draft-device",),
+        methods=("sd", "ssd"),
     )
     quantize: DraftQuantize | None = option(
         None,
@@ -171,6 +189,7 @@ class DraftModelConfig:
             if getattr(self, name) is not None:
                 _whole(self, name, least, limit)
         _choice("quantize", self.quantize, (*get_args(DraftQuantize), None))
+        _check_device(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -290,8 +309,8 @@ class SpeculativeConfig(SpeculationSettings, DraftModelConfig):
             raise ConfigError("method 'ssd' needs a model, or the draft_address of a worker that has one")
         if self.draft_key_file is not None and self.draft_address is None:
             raise ConfigError("draft_key_file is for a worker elsewhere; it needs a draft_address")
-        for name in ("draft_vocab", "threads", "cores", "quantize"):
-            if self.draft_address is not None and getattr(self, name) is not None:
+        for name in ("draft_vocab", "threads", "cores", "quantize", "device"):
+            if self.draft_address is not None and getattr(self, name) not in (None, "cpu"):
                 raise ConfigError(f"{name} is decided where the worker at {self.draft_address} was started")
 
     @classmethod
@@ -441,6 +460,25 @@ def _fan_out_list(name: str, value: object) -> tuple[int, ...]:
     if not numbers:
         raise ConfigError(f"{name} must be a list F_0..F_K of whole numbers, got an empty one")
     return tuple(_as_whole(name, number, 0, MAX_BUDGET) for number in numbers)
+
+
+def _check_device(config: EngineConfig | DraftModelConfig) -> None:
+    """Check the name of a device, and that nothing was asked for that only the backend of our own has."""
+    device = config.device
+    number = device.removeprefix("cuda:") if isinstance(device, str) else ""
+    if device not in DEVICES and not (device == f"cuda:{number}" and number.isdecimal() and len(number) < 4):
+        raise ConfigError(f"device {shown(device)} is unknown{nearest(str(device), DEVICES)}")
+    if device == "cpu":
+        return
+    if config.quantize not in (None, "file", "bf16"):
+        raise ConfigError(
+            f"quantize {config.quantize!r} is of device cpu; on {device} weights are bf16, or fp32 with quantize 'file'"
+        )
+    on_cpu = device == "torch:cpu"
+    if config.cores is not None and not (on_cpu and isinstance(config, DraftModelConfig)):
+        raise ConfigError(f"cores place threads of device cpu and have no effect on {device}; leave them out")
+    if config.threads is not None and not on_cpu:
+        raise ConfigError(f"threads are of device cpu and have no effect on {device}; leave them out")
 
 
 def _share(name: str, value: object) -> None:

@@ -223,8 +223,8 @@ def show_forward(result: dict[str, Any]) -> None:
 @command
 @offers(
     SAMPLING,
-    options_of(SpeculativeConfig, without=("model", "threads", *SWEPT)),
-    options_of(EngineConfig, without=("threads",)),
+    options_of(SpeculativeConfig, without=("model", "threads", "device", *SWEPT)),
+    options_of(EngineConfig, without=("threads", "device")),
     temperature=0.0,
     max_tokens=128,
     seed=0,

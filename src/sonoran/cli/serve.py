@@ -102,12 +102,13 @@ def serve_command(
         bind(config) as taken,
         load(model, speculative, **given[EngineConfig], max_num_seqs=max_num_seqs) as llm,
     ):
-        known = facts(llm, model, speculative, given[EngineConfig].get("quantize"))
+        engine = given[EngineConfig]
+        known = facts(llm, model, speculative, engine.get("quantize"), engine.get("device", "cpu"))
         serve(llm, config, taken, known, on_ready=lambda url: _show(url, config, known, json))
 
 
 def facts(
-    llm: LLM, model: str, speculative: SpeculativeConfig | None, quantize: str | None
+    llm: LLM, model: str, speculative: SpeculativeConfig | None, quantize: str | None, device: str = "cpu"
 ) -> dict[str, Any]:
     """Return what clients may know of model and mode; no paths."""
     path = resolve_model(model)
@@ -116,7 +117,7 @@ def facts(
     if draft == "auto" or (draft is None and "acceptance" in auto):
         draft = known_draft(OpenModel(open_model(path), llm.tokenizer))
     return {
-        "fingerprint": fingerprint(path, quantize),
+        "fingerprint": fingerprint(path, quantize, device),
         "model": Path(model).name,
         "mode": speculative.method if speculative is not None else "ar",
         "draft": Path(draft).name if draft else None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import platform
 import signal
 import socket
 import threading
@@ -127,12 +128,14 @@ async def _serve(
         service.close()
 
 
-def fingerprint(path: Path, quantize: str | None) -> str:
+def fingerprint(path: Path, quantize: str | None, device: str = "cpu") -> str:
     """Return what names the texts of a model: same fingerprint and seed, same text, whatever drafts and runs beside it.
 
-    Of large files samples are read, and their sizes.
+    Of large files samples are read, and their sizes. Through PyTorch texts are also those of a machine.
     """
     digest = hashlib.sha256(repr(quantize).encode())
+    if device != "cpu":
+        digest.update(f"{device} {platform.node()}".encode())
     files = sorted(p for p in path.iterdir() if p.is_file()) if path.is_dir() else [path]
     for file in files:
         size = file.stat().st_size

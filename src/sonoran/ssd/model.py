@@ -74,6 +74,7 @@ def load_draft_model(config: WorkerConfig, progress: Callable[[int, int], None] 
         cores=config.cores,
         quantize=config.quantize,
         draft_vocab=config.draft_vocab,
+        device=config.device,
         progress=progress,
     )
     return DraftModel(
