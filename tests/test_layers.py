@@ -26,6 +26,7 @@ FLOORS = (
     "auto",
     "llm",
     "vllm",
+    "transformers",
     "server",
     "serve_ray",
     "bench",
