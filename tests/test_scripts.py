@@ -136,3 +136,11 @@ def test_configurations_are_compared_on_the_same_texts(tmp_path: Path) -> None:
     plain, speculating = result["configurations"]
     assert plain["ratio"] == 1.0 and plain["acceptance_length"] is None
     assert speculating["acceptance_length"] >= 1.0
+
+
+def test_the_check_of_a_gpu_runs_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    found = json.loads(run("gpu_check.py", "--device", "torch:cpu", "--shapes", "tiny", "--minutes", "0"))
+    assert found["texts"]["identical"] is True
+    assert found["dependent_rows"]["fixed"] == 0
