@@ -12,6 +12,7 @@ FloatArray = NDArray[np.float32]
 Float64Array = NDArray[np.float64]
 IntArray = NDArray[np.int32]
 Int64Array = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
 
 FinishReason = Literal["stop", "length", "cancelled"]
 Origin = Literal["primary", "draft", "ngram", "random", "none"]

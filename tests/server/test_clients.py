@@ -75,7 +75,3 @@ def test_errors_become_the_exceptions_that_programs_catch(server: Running) -> No
         with pytest.raises(openai.BadRequestError) as refused:
             api.completions.create(model=NAME, prompt="a", extra_body={"top_kk": 1})
         assert refused.value.param == "top_kk" and refused.value.code == "unknown_parameter"
-        with pytest.raises(openai.BadRequestError, match="tools are not supported"):
-            api.chat.completions.create(
-                model=NAME, messages=MESSAGES, tools=[{"type": "function", "function": {"name": "f"}}]
-            )

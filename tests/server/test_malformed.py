@@ -19,7 +19,8 @@ ODD: list[Any] = [
 NAMES = [
     "model", "messages", "prompt", "max_tokens", "max_completion_tokens", "temperature", "top_p", "top_k", "min_p", "n",
     "stop", "stream", "stream_options", "logprobs", "top_logprobs", "logit_bias", "seed", "echo", "best_of", "suffix",
-    "user", "tools", "tool_choice", "response_format", "allowed_token_ids", "bad_words", "bad_word_ids", "min_tokens",
+    "user", "tools", "tool_choice", "response_format",
+    "structured_outputs", "parallel_tool_calls", "allowed_token_ids", "bad_words", "bad_word_ids", "min_tokens",
     "stop_token_ids", "prompt_logprobs", "speculative", "num_speculative_tokens", "verification", "timeout_s",
     "request_id", "chat_template_kwargs", "add_generation_prompt", "ignore_eos", "include_stop_str_in_output",
     "skip_special_tokens", "presence_penalty", "frequency_penalty", "repetition_penalty", "return_token_ids", "nonsense",

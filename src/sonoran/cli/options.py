@@ -29,6 +29,7 @@ from sonoran.config import ALIASES, EngineConfig, Mode, SpeculativeConfig, Worke
 from sonoran.errors import ConfigError, nearest
 from sonoran.llm import LLM
 from sonoran.sampling.params import SamplingParams
+from sonoran.sampling.structure import StructuredOutputs
 
 Given = dict[type, dict[str, Any]]
 """What was given on the command line, by class and field."""
@@ -346,6 +347,7 @@ def _table(title: str, config: type) -> str:
 
 
 _KINDS = {
+    StructuredOutputs: "mapping",
     int: "whole number", float: "number", str: "text", bool: "yes or no", tuple[int, ...]: "whole numbers",
     tuple[str, ...]: "texts", dict[int, float]: "numbers by token id",
     tuple[tuple[int, ...], ...]: "lists of whole numbers",

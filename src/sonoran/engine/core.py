@@ -202,6 +202,8 @@ class EngineCore:
             share.emitted = advance.kept
             sequence.tokens += verified.tokens[: advance.kept]
             sequence.text += advance.text
+            if sequence.grammar is not None:
+                sequence.grammar.advance(verified.tokens[: advance.kept])
             if verified.logprobs is not None:
                 sequence.logprobs += verified.logprobs[: advance.kept]
             sequence.computed = min(sequence.computed + verified.accepted, len(sequence.tokens))

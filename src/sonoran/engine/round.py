@@ -93,7 +93,7 @@ def run_round(
 
 def propose(works: Sequence[Work], drafter: Drafter | None) -> list[Speculation]:
     """Ask the drafter for those works that speculate; a drafter that fails costs speed, never a text."""
-    speculations = [EMPTY] * len(works)
+    speculations = [_forced(work) for work in works]
     asking = [index for index, work in enumerate(works) if work.speculate > 0]
     if drafter is None or not asking:
         return speculations
@@ -105,8 +105,30 @@ def propose(works: Sequence[Work], drafter: Drafter | None) -> list[Speculation]
         drafter.reset()
         return speculations
     for index, request, answer in zip(asking, requests, answers, strict=True):
-        speculations[index] = answer if len(answer) <= request.wanted else answer.cut(request.wanted)
+        speculations[index] = _fitting(works[index].sequence, answer.cut(request.wanted))
     return speculations
+
+
+def _forced(work: Work) -> Speculation:
+    """Return what the form of a text leaves no choice about, for which no drafter is asked then."""
+    grammar = work.sequence.grammar
+    if grammar is None or work.speculate == 0:
+        return EMPTY
+    forced = grammar.forced()[: work.speculate]
+    if len(forced) < 2:
+        return EMPTY
+    work.speculate = 0
+    return Speculation.chosen(forced)
+
+
+def _fitting(sequence: Generated, speculation: Speculation) -> Speculation:
+    """Cut a speculation where it leaves the form that the text must have, and would be rejected.
+
+    Under the rejection rule it stays: leaving out what was drawn because of what it is would change the distribution.
+    """
+    if sequence.grammar is None or sequence.params.verification == "rejection" or not speculation:
+        return speculation
+    return speculation.cut(sequence.grammar.legal(speculation.tokens))
 
 
 def draft_request(work: Work) -> DraftRequest:
@@ -148,6 +170,7 @@ def _verify(
             sequence.params,
             sequence.seed,
             eos_ids,
+            sequence.grammar,
         )
     except SonoranError as error:
         return error

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from sonoran.backends.base import Backend
 from sonoran.config import Verification
+from sonoran.engine.grammar import Grammar, Grammars
 from sonoran.engine.kv import BlockTable
 from sonoran.engine.stats import SequenceStats
 from sonoran.errors import CapacityError, ConfigError, SonoranError
@@ -35,6 +36,7 @@ class Sequence:
     draft_context: int | None  # tokens that the draft can see
     siblings: list[Sequence] = field(default_factory=list, repr=False)
     id: int = -1  # unique in the engine once the request is queued
+    grammar: Grammar | None = None  # the form that the text must have, where it is
     table: BlockTable = field(default_factory=BlockTable)
     computed: int = 0
     outcome: Outcome | None = None  # of the drafter's last speculation
@@ -185,6 +187,7 @@ class Intake:
         self.limits = limits
         self._verification = verification
         self._tokenizer = tokenizer
+        self._grammars = Grammars(tokenizer, limits.vocab_size)
         self._random = random.SystemRandom() if seed is None else random.Random(seed)
 
     def make(
@@ -192,7 +195,8 @@ class Intake:
     ) -> Request:
         """Return a checked request that is not queued yet.
 
-        Raises ConfigError for token ids that the model does not have, CapacityError when it can never fit.
+        Raises ConfigError for token ids that the model does not have and for a form that makes no sense, CapacityError
+        when it can never fit.
         """
         tokens = [int(token) for token in prompt_ids]
         self._check(tokens, params)
@@ -212,6 +216,10 @@ class Intake:
             sequences.append(
                 self._sequence(request_id, tokens, params, derive_seed(seed, index), index, sequences)
             )
+        if params.structured_outputs is not None:
+            grammar = self._grammars.compile(params.structured_outputs)
+            for sequence in sequences:
+                sequence.grammar = grammar.copy()
         return Request(request_id, prompt, tokens, params, seed, time.perf_counter(), sequences)
 
     def _bad_words(self, params: SamplingParams) -> list[tuple[int, ...]]:

@@ -9,6 +9,7 @@ from typing import Any, get_args
 
 from sonoran.config import Verification, option
 from sonoran.errors import ConfigError, check_unicode, nearest, shown
+from sonoran.sampling.structure import StructuredOutputs
 
 GREEDY_BELOW = 1e-5
 MIN_TEMPERATURE = 1e-4  # below this, say 0: greedy decoding is a case of its own, not a limit
@@ -33,6 +34,9 @@ class SamplingParams:
     here is applied; ``prompt_logprobs`` the same for the prompt. ``bad_words`` are kept from being completed as the
     tokenizer writes them, at the beginning of a text and after a space, ``bad_word_ids`` as they are.
     ``repetition_penalty`` looks at prompt and output, ``presence_penalty`` and ``frequency_penalty`` at the output.
+    ``structured_outputs``, or a mapping for it, is the form that the text must have (`StructuredOutputs`): tokens
+    that do not fit are forbidden, whatever the other parameters say, and an end token fits only when the text is
+    whole, so that ``min_tokens`` and ``ignore_eos`` contradict it.
     ``n`` texts, at most 1024, are generated, each with a seed derived from ``seed``.
 
     ``speculative`` False, or ``num_speculative_tokens`` 0, turns speculation off for this request; a positive
@@ -78,6 +82,12 @@ class SamplingParams:
     )
     prompt_logprobs: int | None = option(
         None, "Sampling", "The same for the tokens of the prompt, which is then read afresh.", flags=()
+    )
+    structured_outputs: StructuredOutputs | None = option(
+        None,
+        "Sampling",
+        "The form that the text must have: json, regex, choice, grammar, json_object.",
+        flags=(),
     )
     n: int = option(1, "Sampling", "Texts to generate.", flags=())
     speculative: bool = option(True, "Sampling", "Whether this request may speculate.", flags=())
@@ -138,6 +148,13 @@ class SamplingParams:
                 raise ConfigError("allowed_token_ids is empty; name at least one token, or leave it out")
         if self.prompt_logprobs is not None:
             _integer(self, "prompt_logprobs", 0, MAX_LOGPROBS)
+        if self.structured_outputs is not None:
+            _set(self, "structured_outputs", StructuredOutputs.from_value(self.structured_outputs))
+            if self.min_tokens or self.ignore_eos:
+                name = "min_tokens" if self.min_tokens else "ignore_eos"
+                raise ConfigError(
+                    f"{name} contradicts structured_outputs, which say when a text may end; leave it out"
+                )
         for name in ("ignore_eos", "speculative", "include_stop_str_in_output", "skip_special_tokens"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"{name} is {shown(getattr(self, name))}; it must be true or false")

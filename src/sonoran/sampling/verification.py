@@ -20,7 +20,8 @@ from sonoran.sampling import noise, rowops
 from sonoran.sampling.logits import TokenIds, adjust, cut_of
 from sonoran.sampling.params import SamplingParams
 from sonoran.sampling.proposals import ProposalDistribution, Speculation
-from sonoran.types import FloatArray, TokenLogprob
+from sonoran.sampling.structure import Constraint
+from sonoran.types import BoolArray, FloatArray, TokenLogprob
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +47,15 @@ def verify(
     params: SamplingParams,
     seed: int,
     eos_ids: Sequence[int],
+    constraint: Constraint | None = None,
 ) -> Verified:
     """Verify K proposed tokens after ``prefix_ids``; with an empty speculation, sample one token.
 
     ``target_rows`` is float32[K + 1, V]: row i holds the logits of position ``len(prefix_ids) + i``, after
     the first i proposed tokens. The first ``prompt_length`` ids of the prefix are the prompt. ``eos_ids`` are
-    the model's end-of-sequence tokens. Raises ConfigError when shapes do not fit or the rejection rule lacks
-    a usable distribution, NumericsError when a row is not finite.
+    the model's end-of-sequence tokens; ``constraint`` says which tokens fit the form that the text
+    must have. Raises ConfigError when shapes do not fit or the rejection rule lacks a usable distribution,
+    NumericsError when a row is not finite.
     """
     if target_rows.ndim != 2 or target_rows.shape[0] != len(speculation) + 1:
         raise ConfigError(
@@ -61,7 +64,8 @@ def verify(
         )
     tokens: list[int] = []
     for i, row in enumerate(target_rows):
-        adjusted = _adjust_row(row, prefix_ids, tokens, prompt_length, params, eos_ids)
+        mask = None if constraint is None else constraint.mask(tokens)
+        adjusted = _adjust_row(row, prefix_ids, tokens, prompt_length, params, eos_ids, mask)
         position = len(prefix_ids) + i
         proposed = speculation.tokens[i] if i < len(speculation) else None
         if rule == "coupled" or params.greedy:
@@ -102,11 +106,17 @@ def _adjust_row(
     prompt_length: int,
     params: SamplingParams,
     eos_ids: Sequence[int],
+    mask: BoolArray | None,
 ) -> FloatArray:
     position = len(prefix_ids) + len(tokens)
     if params.reads_prefix and tokens:
         prefix_ids = np.concatenate([np.asarray(prefix_ids, np.int32), np.asarray(tokens, np.int32)])
-    return adjust(row, prefix_ids, prompt_length, params, eos_ids, position)
+    if mask is None:
+        return adjust(row, prefix_ids, prompt_length, params, eos_ids, position)
+    fitting: FloatArray = np.where(mask, rowops.as_row(row), np.float32(-np.inf))
+    adjusted = adjust(fitting, prefix_ids, prompt_length, params, eos_ids, position)
+    # What must come next comes, even if every such token is forbidden otherwise.
+    return adjusted if np.isfinite(adjusted).any() else fitting
 
 
 def _own_token(row: FloatArray, params: SamplingParams, seed: int, position: int) -> int:

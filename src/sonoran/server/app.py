@@ -120,10 +120,10 @@ class Generation:
         except SonoranError as error:
             raise as_api_error(error) from None
         entry = service.admit(job, scope["sonoran.key"], scope["sonoran.id"])
-        writer = Writer(service, entry)
 
         async def work() -> None:
             await service.prepare(entry)
+            writer = Writer(service, entry)
             if job.stream:
                 await self._stream(Events(send, service.config.stall_timeout), writer, entry)
                 return

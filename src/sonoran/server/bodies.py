@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from sonoran.sampling.stops import Detokenizer
 from sonoran.server.protocol import Job
 from sonoran.server.service import Entry, Service
+from sonoran.server.tools import Call, ToolReader
 from sonoran.types import RequestDelta, RoundEvent, SampleDelta, TokenLogprob
 
 Document = dict[str, Any]
@@ -28,6 +30,33 @@ class Choice:
     stop_reason: int | str | None = None
     offset: int = 0  # characters before the next token, for completions
     started: bool = False
+    reader: ToolReader | None = None  # of calls, when there may be any
+    calls: list[Document] = field(default_factory=list)
+
+    def read(self, sample: SampleDelta) -> tuple[str, list[Document]]:
+        """Take news; return the text that they add, and the calls."""
+        if self.reader is None:
+            return sample.text, []
+        items = self.reader.push(sample.text)
+        if sample.finish_reason is not None:
+            items += self.reader.flush()
+        calls = []
+        for item in items:
+            if isinstance(item, Call):
+                function = {"name": item.name, "arguments": item.arguments}
+                calls.append(
+                    {"id": f"call_{uuid.uuid4().hex[:24]}", "type": "function", "function": function}
+                )
+        return "".join(item for item in items if isinstance(item, str)), calls
+
+
+class News(NamedTuple):
+    """What one round brought for one text."""
+
+    choice: Choice
+    sample: SampleDelta
+    text: str
+    calls: list[Document]
 
 
 class Writer:
@@ -38,7 +67,8 @@ class Writer:
         self._entry, self._service, self._tokenizer = entry, service, service.llm.tokenizer
         self._created = int(time.time())
         self._choices = [
-            Choice(i, self._tokenizer.detokenizer(continuation=True)) for i in range(self.job.num_samples)
+            Choice(i, self._tokenizer.detokenizer(continuation=True), reader=self._tool_reader())
+            for i in range(self.job.num_samples)
         ]
         self._metrics: list[Document] = []
         self._prompt_logprobs: dict[int, list[TokenLogprob | None]] = {}
@@ -49,14 +79,20 @@ class Writer:
         """The response's id."""
         return ("chatcmpl-" if self.job.kind == "chat" else "cmpl-") + self._entry.id
 
-    def take(self, prompt: int, delta: RequestDelta) -> list[tuple[Choice, SampleDelta]]:
+    def _tool_reader(self) -> ToolReader | None:
+        tools, form = self.job.tools, self._entry.tool_format
+        return None if tools is None or form is None else ToolReader.of(form, tools.callable)
+
+    def take(self, prompt: int, delta: RequestDelta) -> list[News]:
         """Add news; return them with the choices that they are of."""
         found = []
         if delta.prompt_logprobs is not None:
             self._prompt_logprobs[prompt] = delta.prompt_logprobs
         for sample in delta.samples:
             choice = self._choices[prompt * self.job.params.n + sample.index]
-            choice.text.append(sample.text)
+            text, calls = choice.read(sample)
+            choice.text.append(text)
+            choice.calls += calls
             choice.token_ids += sample.token_ids
             choice.logprobs += sample.logprobs or ()
             if sample.finish_reason is not None:
@@ -64,7 +100,9 @@ class Writer:
                     "abort" if sample.finish_reason == "cancelled" else sample.finish_reason
                 )
                 choice.stop_reason = sample.stop_reason
-            found.append((choice, sample))
+                if choice.calls and choice.finish_reason == "stop":
+                    choice.finish_reason = "tool_calls"
+            found.append(News(choice, sample, text, calls))
         if delta.finished:
             self._metrics.append(delta.metrics)
         return found
@@ -72,11 +110,12 @@ class Writer:
     def chunks(self, prompt: int, delta: RequestDelta) -> Iterator[Document]:
         """Yield the chunks of a stream for some news."""
         job = self.job
-        for choice, sample in self.take(prompt, delta):
+        for choice, sample, text, calls in self.take(prompt, delta):
             first, choice.started = not choice.started, True
             if job.kind == "chat" and first:
                 yield self._chunk(self._chat_chunk(choice, {"role": "assistant", "content": ""}, None, None))
-            text = sample.text
+            for document in self._call_deltas(choice, calls):
+                yield self._chunk(self._chat_chunk(choice, document, None, None))
             if job.kind == "completion" and first and job.echo:
                 text = self._echo(prompt) + text
             logprobs = self._logprobs(choice, prompt, list(sample.logprobs or ()), first)
@@ -84,7 +123,8 @@ class Writer:
             if not (text or sample.finish_reason or logprobs or told):
                 continue
             if job.kind == "chat":
-                part = self._chat_chunk(choice, {"content": text}, logprobs, sample)
+                said: Document = {"content": text} if text or not choice.calls else {}
+                part = self._chat_chunk(choice, said, logprobs, sample)
             else:
                 part = {
                     "index": choice.index,
@@ -103,6 +143,14 @@ class Writer:
             if job.continuous_usage:
                 chunk["usage"] = self.usage()
             yield chunk
+
+    def _call_deltas(self, choice: Choice, calls: list[Document]) -> Iterator[Document]:
+        """Yield calls as clients put them together: what is called, then the arguments."""
+        for number, call in enumerate(calls, len(choice.calls) - len(calls)):
+            function = call["function"]
+            named = {"index": number, **call, "function": {"name": function["name"], "arguments": ""}}
+            yield {"tool_calls": [named]}
+            yield {"tool_calls": [{"index": number, "function": {"arguments": function["arguments"]}}]}
 
     def last_chunk(self) -> Document:
         """Return the chunk with the usage, which has no choices."""
@@ -174,6 +222,8 @@ class Writer:
         }
         if job.kind == "chat":
             message: Document = {"role": "assistant", "content": text, "refusal": None, "annotations": []}
+            if choice.calls:
+                message |= {"content": text or None, "tool_calls": choice.calls}
             shared["message"] = message
         else:
             shared["text"] = (self._echo(prompt) if job.echo else "") + text

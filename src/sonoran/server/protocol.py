@@ -12,7 +12,9 @@ import msgspec
 from sonoran.errors import nearest, shown
 from sonoran.llm import Prompt
 from sonoran.sampling.params import SamplingParams
+from sonoran.sampling.structure import StructuredOutputs
 from sonoran.server.errors import ApiError, bad
+from sonoran.server.tools import Tool
 
 Kind = Literal["chat", "completion"]
 
@@ -21,7 +23,9 @@ MAX_STOPS = 16
 MAX_LOGPROBS = 20
 MAX_MESSAGES = 2048
 MAX_PROMPTS = 64
+MAX_TOOLS = 128
 DEFAULT_COMPLETION_TOKENS = 16
+TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 SAMPLED = frozenset(SamplingParams.__dataclass_fields__) - {"logprobs", "prompt_logprobs", "max_tokens"}
@@ -45,16 +49,15 @@ WITHOUT_EFFECT = frozenset({
 """Fields that clients send and that change nothing here."""
 
 NOT_SUPPORTED = {
-    "functions": "functions are not supported",
-    "function_call": "functions are not supported",
+    "functions": "they are tools now",
+    "function_call": "it is tool_choice now",
     "audio": "the model has no audio",
     "modalities": "the model has text only",
     "prediction": "predicted outputs are not supported",
-    "structured_outputs": "structured output is not supported",
-    "guided_json": "structured output is not supported",
-    "guided_regex": "structured output is not supported",
-    "guided_choice": "structured output is not supported",
-    "guided_grammar": "structured output is not supported",
+    "guided_json": "it is structured_outputs.json now",
+    "guided_regex": "it is structured_outputs.regex now",
+    "guided_choice": "it is structured_outputs.choice now",
+    "guided_grammar": "it is structured_outputs.grammar now",
     "use_beam_search": "beam search is not supported",
     "length_penalty": "beam search, to which length_penalty belongs, is not supported",
     "continue_final_message": "going on with the last message is not supported",
@@ -62,6 +65,19 @@ NOT_SUPPORTED = {
     "documents": "documents are not supported",
     "web_search_options": "there is no search",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class ToolUse:
+    """Functions that a chat may call: as the client described them, and those that its answer may name.
+
+    With ``forced`` it calls at least one of them, and only one unless ``parallel``.
+    """
+
+    described: list[dict[str, Any]]
+    callable: tuple[Tool, ...]
+    forced: bool = False
+    parallel: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +97,19 @@ class Job:
     token_ids: bool = False
     tokens_as_ids: bool = False
     add_special_tokens: bool = True
+    tools: ToolUse | None = None
+    format_field: str = "structured_outputs"
     generation_prompt: bool = True
     template_kwargs: Mapping[str, Any] | None = None
     request_id: str | None = None
     timeout_s: float | None = None
+
+    @property
+    def form_field(self) -> str:
+        """The field that an error in the form of the text is about."""
+        if self.tools is not None:
+            return "tools"
+        return self.format_field
 
     @property
     def num_samples(self) -> int:
@@ -185,10 +210,10 @@ def read_job(kind: Kind, body: Mapping[str, Any]) -> Job:
     request_id = reader.text("request_id")
     if request_id is not None and not REQUEST_ID.fullmatch(request_id):
         raise bad("request_id must be 1 to 128 of A-Z a-z 0-9 . _ -", "request_id")
-    _refuse_structure(reader)
     include_usage = streaming.flag("include_usage")
     job: dict[str, Any] = {
         "kind": kind,
+        "format_field": "response_format" if "response_format" in reader.values else "structured_outputs",
         "model": model,
         "stream": stream,
         "include_usage": include_usage,
@@ -200,7 +225,15 @@ def read_job(kind: Kind, body: Mapping[str, Any]) -> Job:
         "timeout_s": reader.number("timeout_s", 0.001, 86_400),
     }
     if kind == "chat":
-        return Job(**job, params=_chat_params(reader), **_chat(reader))
+        tools = _tools(reader)
+        form = _form(reader)
+        if tools is not None and (form is not None or "structured_outputs" in reader.values):
+            raise bad(
+                "tools and a form of the answer exclude each other; leave one out, or set tool_choice to 'none'",
+                "tools",
+                "unsupported_parameter",
+            )
+        return Job(**job, params=_chat_params(reader, form), tools=tools, **_chat(reader))
     prompts = _prompts(reader)
     params = _completion_params(reader)
     if len(prompts) * params.n > MAX_CHOICES * 4:
@@ -214,19 +247,83 @@ def read_job(kind: Kind, body: Mapping[str, Any]) -> Job:
     )
 
 
-def _refuse_structure(reader: Reader) -> None:
+def _form(reader: Reader) -> StructuredOutputs | None:
+    """Return what ``response_format`` asks for."""
     wanted = reader.mapping("response_format")
-    if wanted is not None and wanted.get("type") != "text":
+    if wanted is None or wanted.get("type") == "text":
+        return None
+    if "structured_outputs" in reader.values:
+        raise bad("response_format and structured_outputs exclude each other", "response_format")
+    if wanted.get("type") == "json_object":
+        Reader(wanted, ("type",), "response_format")
+        return StructuredOutputs(json_object=True)
+    if wanted.get("type") != "json_schema":
         raise bad(
-            f"response_format {shown(wanted.get('type'))} is not supported, only 'text'; leave it out",
+            f"response_format.type must be text, json_object or json_schema, got {shown(wanted.get('type'))}",
             "response_format",
-            "unsupported_parameter",
         )
-    if "tools" in reader.values:
-        raise bad("tools are not supported; leave them out", "tools", "unsupported_parameter")
-    for name in ("tool_choice", "parallel_tool_calls"):
-        if reader.values.get(name) not in (None, "none", "auto", True, False):
-            raise bad(f"{name} without tools; leave it out", name)
+    outer = Reader(wanted, ("type", "json_schema"), "response_format")
+    given = Reader(
+        outer.mapping("json_schema") or {},
+        ("name", "description", "schema", "strict"),
+        "response_format.json_schema",
+    )
+    given.text("name"), given.text("description"), given.flag("strict")
+    return schema_form(given.mapping("schema"), "response_format.json_schema.schema")
+
+
+def schema_form(schema: dict[str, Any] | None, name: str) -> StructuredOutputs:
+    """Return the form that a JSON schema asks for. Raises ApiError when there is none."""
+    if not schema:
+        raise bad(f"{name} must be a JSON schema that is not empty", name)
+    return StructuredOutputs(json=schema)  # type: ignore[arg-type]  # it is normalised there
+
+
+def _tools(reader: Reader) -> ToolUse | None:
+    """Return the functions that the answer may call; None when there are none, or tool_choice is "none"."""
+    given, choice = reader.values.get("tools"), reader.values.get("tool_choice")
+    parallel = reader.flag("parallel_tool_calls", True)
+    if given is None:
+        if choice not in (None, "none", "auto"):
+            raise bad("tool_choice without tools; leave it out", "tool_choice")
+        return None
+    if not isinstance(given, list) or not 0 < len(given) <= MAX_TOOLS:
+        raise bad(f"tools must be a list of 1 to {MAX_TOOLS} functions; leave it out for none", "tools")
+    tools = tuple(_tool(tool, f"tools[{i}]") for i, tool in enumerate(given))
+    names = [tool.name for tool in tools]
+    if len(set(names)) < len(names):
+        raise bad("two tools have the same name", "tools")
+    if isinstance(choice, dict):
+        named = Reader(choice, ("type", "function"), "tool_choice")
+        wanted = Reader(named.mapping("function") or {}, ("name",), "tool_choice.function").text("name")
+        if choice.get("type") != "function" or wanted not in names:
+            raise bad(
+                f"tool_choice names no tool: {shown(wanted)}{nearest(str(wanted), names)}", "tool_choice"
+            )
+        chosen = tuple(tool for tool in tools if tool.name == wanted)
+        return ToolUse(given, chosen, forced=True, parallel=False)
+    if choice not in (None, "none", "auto", "required"):
+        raise bad(
+            f"tool_choice must be none, auto, required or the name of a function, got {shown(choice)}",
+            "tool_choice",
+        )
+    return None if choice == "none" else ToolUse(given, tools, choice == "required", parallel)
+
+
+def _tool(value: object, name: str) -> Tool:
+    if not isinstance(value, dict):
+        raise bad(f"{name} must be an object, got {shown(value)}", name)
+    if value.get("type") != "function":
+        raise bad(f"{name}.type must be 'function', got {shown(value.get('type'))}", f"{name}.type")
+    tool = Reader(value, ("type", "function"), name)
+    function = Reader(
+        tool.mapping("function") or {}, ("name", "description", "parameters", "strict"), f"{name}.function"
+    )
+    called = function.text("name")
+    if not called or not TOOL_NAME.fullmatch(called):
+        raise bad(f"{name}.function.name must be 1 to 64 of A-Z a-z 0-9 _ -", f"{name}.function.name")
+    function.text("description"), function.flag("strict")
+    return Tool(called, function.mapping("parameters") or {"type": "object", "properties": {}})
 
 
 def _chat(reader: Reader) -> dict[str, Any]:
@@ -273,13 +370,13 @@ def _prompts(reader: Reader) -> tuple[Prompt, ...]:
     return tuple(prompts)
 
 
-def _chat_params(reader: Reader) -> SamplingParams:
+def _chat_params(reader: Reader, form: StructuredOutputs | None) -> SamplingParams:
     top = reader.whole("top_logprobs", 0, MAX_LOGPROBS)
     wanted = reader.flag("logprobs")
     if top and not wanted:
         raise bad("top_logprobs needs logprobs: true", "top_logprobs")
     limit = reader.whole("max_completion_tokens", 1, 2**31 - 1) or reader.whole("max_tokens", 1, 2**31 - 1)
-    return _params(reader, limit, (top or 0) if wanted else None)
+    return _params(reader, limit, (top or 0) if wanted else None, form)
 
 
 def _completion_params(reader: Reader) -> SamplingParams:
@@ -290,13 +387,16 @@ def _completion_params(reader: Reader) -> SamplingParams:
     if reader.text("suffix"):
         raise bad("suffix is not supported; leave it out", "suffix", "unsupported_parameter")
     limit = reader.whole("max_tokens", 1, 2**31 - 1)
-    return _params(
-        reader, DEFAULT_COMPLETION_TOKENS if limit is None else limit, logprobs, reader.flag("echo")
-    )
+    limit = DEFAULT_COMPLETION_TOKENS if limit is None else limit
+    return _params(reader, limit, logprobs, _form(reader), reader.flag("echo"))
 
 
 def _params(
-    reader: Reader, max_tokens: int | None, logprobs: int | None, echo: bool = False
+    reader: Reader,
+    max_tokens: int | None,
+    logprobs: int | None,
+    form: StructuredOutputs | None,
+    echo: bool = False,
 ) -> SamplingParams:
     reader.whole("n", 1, MAX_CHOICES)
     stop = reader.values.get("stop")
@@ -311,6 +411,8 @@ def _params(
     for name in ("top_k", "seed", "min_tokens", "n"):
         if isinstance(values.get(name), float) and values[name].is_integer():
             values[name] = int(values[name])
+    if form is not None:
+        values["structured_outputs"] = form
     return SamplingParams.from_mapping(
         {**values, "max_tokens": max_tokens, "logprobs": logprobs, "prompt_logprobs": prompt_logprobs}
     )

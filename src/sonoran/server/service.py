@@ -8,7 +8,7 @@ import uuid
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from sonoran.engine.runner import EngineClosedError
@@ -19,6 +19,7 @@ from sonoran.server.config import ServerConfig
 from sonoran.server.errors import ApiError, as_api_error, bad, busy, unavailable
 from sonoran.server.metrics import Metrics
 from sonoran.server.protocol import Job
+from sonoran.server.tools import Format, format_of, grammar
 from sonoran.types import RequestDelta, RoundEvent
 
 T = TypeVar("T")
@@ -39,6 +40,7 @@ class Entry:
     requests: list[Request] = field(default_factory=list)
     num_prompt_tokens: int = 0
     num_tokens: int = 0
+    tool_format: Format | None = None
     news: asyncio.Queue[tuple[int, RequestDelta] | Exception] = field(default_factory=asyncio.Queue)
 
     @property
@@ -81,6 +83,7 @@ class Service:
         self.last_round = time.perf_counter()
         self._owners: dict[str, Entry] = {}  # by request of the engine
         self._count = 0
+        self._format: Format | None = None
         self._stop_observing = llm.observe(self._on_round)
 
     def admit(self, job: Job, key: str | None, name: str | None) -> Entry:
@@ -124,7 +127,10 @@ class Service:
         try:
             requests = await asyncio.to_thread(self._prepare, entry)
         except SonoranError as error:
-            raise as_api_error(error) from None
+            found = as_api_error(error)
+            if found.param == "structured_outputs":
+                found.param = entry.job.form_field
+            raise found from None
         tokens = sum(len(request.prompt_token_ids) for request in requests)
         queued = sum(
             e.num_prompt_tokens for e in self.entries.values() if e.started is None and e is not entry
@@ -142,13 +148,18 @@ class Service:
         return requests
 
     def _prepare(self, entry: Entry) -> list[Request]:
-        job, tokenizer = entry.job, self.llm.tokenizer
+        job, tokenizer, params = entry.job, self.llm.tokenizer, entry.job.params
         prompts: list[Prompt] = list(job.prompts)
+        if job.tools is not None:
+            entry.tool_format = self._tool_format()
+            if job.tools.forced:
+                form = grammar(entry.tool_format, job.tools.callable, job.tools.parallel)
+                params = replace(params, structured_outputs=form)
         if job.messages is not None:
             prompts = [
                 tokenizer.encode_chat(
                     job.messages,
-                    None,
+                    job.tools.described if job.tools is not None else None,
                     add_generation_prompt=job.generation_prompt,
                     template_kwargs=job.template_kwargs,
                 )
@@ -163,8 +174,20 @@ class Service:
         for name, prompt in zip(names, prompts, strict=True):
             if not isinstance(prompt, str) and not prompt:
                 raise bad("the prompt is empty; give it at least one token", "prompt")
-            requests.append(self.llm.prepare(prompt, job.params, request_id=name))
+            requests.append(self.llm.prepare(prompt, params, request_id=name))
         return requests
+
+    def _tool_format(self) -> Format:
+        """Return how the model calls functions. Raises ApiError when it does not."""
+        if self._format is None:
+            self._format = format_of(self.llm.tokenizer)
+        if self._format is None:
+            raise bad(
+                "the model's chat template has no place for tools, or writes calls in an unknown way; leave them out",
+                "tools",
+                "unsupported_parameter",
+            )
+        return self._format
 
     async def run(self, entry: Entry) -> AsyncIterator[tuple[int, RequestDelta]]:
         """Yield the news of a prepared request, with the number of the prompt; closing cancels it.
