@@ -62,9 +62,14 @@ def _document(data: bytes) -> Any:
 
 def events(text: str) -> list[Any]:
     blocks = [block for block in text.split("\n\n") if block and not block.startswith(":")]
-    assert all(block.startswith("data: ") for block in blocks)
     assert blocks[-1] == "data: [DONE]"
-    return [json.loads(block[6:]) for block in blocks[:-1]]
+    found = []
+    for block in blocks[:-1]:
+        name, marker, data = block.rpartition("data: ")
+        assert marker and "\n" not in data
+        found.append(json.loads(data))
+        assert name in ("", f"event: {found[-1].get('type')}\n")
+    return found
 
 
 running = Running

@@ -23,6 +23,7 @@ from sonoran.errors import SonoranError, nearest
 from sonoran.server.bodies import Writer
 from sonoran.server.errors import ApiError, as_api_error, bad, unavailable
 from sonoran.server.protocol import REQUEST_ID, Kind, Reader, read_job, read_json
+from sonoran.server.responses import ResponseWriter, read_response
 from sonoran.server.service import Service, within
 from sonoran.types import RoundEvent
 
@@ -116,14 +117,16 @@ class Generation:
             raise unavailable("the server is shutting down", "shutting_down")
         body = await read_body(receive, HttpRequest(scope).headers, service.config.max_body)
         try:
-            job = read_job(self._kind, read_json(body))
+            document = read_json(body)
+            job = read_response(document) if self._kind == "response" else read_job(self._kind, document)
         except SonoranError as error:
             raise as_api_error(error) from None
         entry = service.admit(job, scope["sonoran.key"], scope["sonoran.id"])
 
         async def work() -> None:
             await service.prepare(entry)
-            writer = Writer(service, entry)
+            responses = job.kind == "response"
+            writer = ResponseWriter(service, entry, document) if responses else Writer(service, entry)
             if job.stream:
                 await self._stream(Events(send, service.config.stall_timeout), writer, entry)
                 return
@@ -137,19 +140,19 @@ class Generation:
         finally:
             service.leave(entry)
 
-    async def _stream(self, events: Events, writer: Writer, entry: Any) -> None:
+    async def _stream(self, events: Events, writer: Writer | ResponseWriter, entry: Any) -> None:
         alive = asyncio.create_task(events.keep_alive(self._service.config.keep_alive))
         try:
             async with aclosing(self._service.run(entry)) as news:  # type: ignore[type-var]
                 async for prompt, delta in news:
                     for chunk in writer.chunks(prompt, delta):
                         await events.send(chunk)
-            if writer.job.include_usage:
+            if isinstance(writer, Writer) and writer.job.include_usage:
                 await events.send(writer.last_chunk())
         except ApiError as error:
             if not events.begun:
                 raise
-            await events.send(error.body)
+            await events.send(writer.error(error))
         finally:
             alive.cancel()
         await events.end()
@@ -167,7 +170,8 @@ class Events:
     async def send(self, value: Any) -> None:
         """Send one event. Raises ClientGoneError when the client has read nothing for long."""
         self._news += 1
-        await self._write(b"data: " + msgspec.json.encode(value) + b"\n\n")
+        named = b"event: " + value["type"].encode() + b"\n" if "type" in value else b""
+        await self._write(named + b"data: " + msgspec.json.encode(value) + b"\n\n")
 
     async def end(self) -> None:
         """Send the last event and end the answer."""
@@ -502,6 +506,7 @@ def build_app(service: Service) -> Gate:
     generations: list[tuple[str, Kind]] = [
         ("/v1/chat/completions", "chat"),
         ("/v1/completions", "completion"),
+        ("/v1/responses", "response"),
     ]
     routes = [Route(path, Generation(service, kind), methods=["POST"]) for path, kind in generations]
     for prefix in ("", "/v1"):

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from sonoran.sampling.stops import Detokenizer
+from sonoran.server.errors import ApiError
 from sonoran.server.protocol import Job
 from sonoran.server.service import Entry, Service
 from sonoran.server.tools import Call, ToolReader
@@ -155,6 +156,10 @@ class Writer:
     def last_chunk(self) -> Document:
         """Return the chunk with the usage, which has no choices."""
         return {**self._head(chunk=True), "choices": [], "usage": self.usage(), **self.measured()}
+
+    def error(self, error: ApiError) -> Document:
+        """Return the event for what goes wrong in the middle of a stream."""
+        return error.body
 
     def whole(self) -> Document:
         """Return the document of a request that is not streamed."""

@@ -16,7 +16,7 @@ from sonoran.sampling.structure import StructuredOutputs
 from sonoran.server.errors import ApiError, bad
 from sonoran.server.tools import Tool
 
-Kind = Literal["chat", "completion"]
+Kind = Literal["chat", "completion", "response"]
 
 MAX_CHOICES = 16
 MAX_STOPS = 16
@@ -35,7 +35,7 @@ COMMON = SAMPLED | {
     "model", "max_tokens", "stream", "stream_options", "logprobs", "return_token_ids", "return_tokens_as_token_ids",
     "request_id", "timeout_s", "prompt_logprobs", "response_format",
 }  # fmt: skip
-FIELDS: dict[Kind, frozenset[str]] = {
+FIELDS: dict[str, frozenset[str]] = {
     "chat": COMMON
     | {"messages", "max_completion_tokens", "top_logprobs", "add_generation_prompt", "chat_template_kwargs"}
     | {"tools", "tool_choice", "parallel_tool_calls"},
@@ -193,9 +193,12 @@ class Reader:
         return value
 
 
-def read_job(kind: Kind, body: Mapping[str, Any]) -> Job:
-    """Check the body of a request. Raises ApiError; ConfigError for a sampling parameter."""
-    reader = Reader(body, FIELDS[kind])
+def read_job(shape: Literal["chat", "completion"], body: Mapping[str, Any], kind: Kind | None = None) -> Job:
+    """Check the body of a chat or a completion; ``kind`` is what it was made of.
+
+    Raises ApiError; ConfigError for a sampling parameter.
+    """
+    reader = Reader(body, FIELDS[shape])
     model = reader.text("model")
     if not model:
         raise bad(
@@ -212,7 +215,7 @@ def read_job(kind: Kind, body: Mapping[str, Any]) -> Job:
         raise bad("request_id must be 1 to 128 of A-Z a-z 0-9 . _ -", "request_id")
     include_usage = streaming.flag("include_usage")
     job: dict[str, Any] = {
-        "kind": kind,
+        "kind": kind or shape,
         "format_field": "response_format" if "response_format" in reader.values else "structured_outputs",
         "model": model,
         "stream": stream,
@@ -224,7 +227,7 @@ def read_job(kind: Kind, body: Mapping[str, Any]) -> Job:
         "request_id": request_id,
         "timeout_s": reader.number("timeout_s", 0.001, 86_400),
     }
-    if kind == "chat":
+    if shape == "chat":
         tools = _tools(reader)
         form = _form(reader)
         if tools is not None and (form is not None or "structured_outputs" in reader.values):
