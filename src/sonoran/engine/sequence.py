@@ -210,16 +210,18 @@ class Intake:
             params = replace(
                 params, bad_words=(), bad_word_ids=(*params.bad_word_ids, *self._bad_words(params))
             )
+        grammar = None
+        if params.structured_outputs is not None:
+            grammar = self._grammars.compile(params.structured_outputs)
+            params = replace(params, structured_outputs=None)  # a drafter, far away maybe, has no use for it
         seed = params.seed if params.seed is not None else self._random.getrandbits(63)
         sequences: list[Sequence] = []
         for index in range(params.n):
             sequences.append(
                 self._sequence(request_id, tokens, params, derive_seed(seed, index), index, sequences)
             )
-        if params.structured_outputs is not None:
-            grammar = self._grammars.compile(params.structured_outputs)
-            for sequence in sequences:
-                sequence.grammar = grammar.copy()
+        for sequence in sequences:
+            sequence.grammar = None if grammar is None else grammar.copy()
         return Request(request_id, prompt, tokens, params, seed, time.perf_counter(), sequences)
 
     def _bad_words(self, params: SamplingParams) -> list[tuple[int, ...]]:
