@@ -73,7 +73,10 @@ def build_auto(
         if draft is not None and config.threads is not None and config.threads > len(_usable(config)):
             draft, why = None, f"{config.threads} threads are more than cores"
         if config.device != "cpu":
-            draft, why = None, f"modes are weighed on device cpu only, not on {config.device}; name one: sd or ssd"
+            draft, why = (
+                None,
+                f"modes are weighed on device cpu only, not on {config.device}; name one: sd or ssd",
+            )
         if draft is None:
             reason = f"AR: {why}"
             log.info("auto: %s", reason)
