@@ -30,6 +30,17 @@ def spec_bench(**counts):
     ]
 
 
+def test_edits_ask_for_a_solution_with_another_name(tmp_path):
+    rows = [{**row, "canonical_solution": "    return 1\n"} for row in humaneval(4)]
+    write(tmp_path / "humaneval.jsonl", rows)
+    text = load_prompts("edits", 4, data_dir=tmp_path)[2].text
+    assert "`f2` renamed to `renamed_function`" in text
+    assert "```python\ndef f2():\n    return 1\n```" in text
+    write(tmp_path / "humaneval.jsonl", humaneval(4))
+    with pytest.raises(ConfigError, match="row 1 is not a row of edits"):
+        load_prompts("edits", 4, data_dir=tmp_path)
+
+
 @pytest.mark.parametrize("name", ["humaneval.jsonl", "HumanEval.jsonl", "HumanEval.jsonl.gz"])
 def test_humaneval_under_its_names(tmp_path, name):
     write(tmp_path / name, humaneval(4))

@@ -1,4 +1,4 @@
-"""Prompts for benchmarks: HumanEval, GSM8K and Spec-Bench, from a folder or from the model hub."""
+"""Prompts for benchmarks: HumanEval, edits of its solutions, GSM8K and Spec-Bench, from a folder or the model hub."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ from sonoran.models.untrusted import decode_text, parse_json, refusing
 LARGEST_SET = 1 << 28  # bytes of a file of prompts, unpacked
 
 Row = dict[str, Any]
+
+NEW_NAME = "renamed_function"
+"""What the functions of the set ``edits`` are to be called."""
 
 CONNECT_S = 4.0
 """Longest wait for a connection to the hub."""
@@ -51,6 +54,19 @@ def _humaneval(row: Row, index: int) -> BenchPrompt | None:
     return BenchPrompt(str(row.get("task_id", index)), text)
 
 
+def _edits(row: Row, index: int) -> BenchPrompt | None:
+    """Ask for a solution of HumanEval once more, with one name changed: nearly all of the answer is in the prompt."""
+    prompt, solution, name = (row.get(key) for key in ("prompt", "canonical_solution", "entry_point"))
+    if not (isinstance(prompt, str) and isinstance(solution, str) and isinstance(name, str)):
+        return None
+    code = f"{prompt.strip()}\n{solution.rstrip()}"
+    text = (
+        f"Repeat this code with the function `{name}` renamed to `{NEW_NAME}`, and nothing else changed. "
+        f"Answer with the code only.\n\n```python\n{code}\n```"
+    )
+    return BenchPrompt(str(row.get("task_id", index)), text)
+
+
 def _gsm8k(row: Row, index: int) -> BenchPrompt | None:
     question = row.get("question")
     if not isinstance(question, str):
@@ -66,16 +82,21 @@ def _spec_bench(row: Row, index: int) -> BenchPrompt | None:
     return BenchPrompt(str(row.get("question_id", index)), first, row.get("category"))
 
 
+def _of_humaneval(name: str, read: Callable[[Row, int], BenchPrompt | None]) -> Dataset:
+    return Dataset(
+        name,
+        ("humaneval.jsonl", "HumanEval.jsonl", "HumanEval.jsonl.gz"),
+        "bigcode/humanevalpack",
+        lambda categories: [("data/python/data/humanevalpack.jsonl", None)],
+        read,
+    )
+
+
 DATASETS: dict[str, Dataset] = {
     dataset.name: dataset
     for dataset in (
-        Dataset(
-            "humaneval",
-            ("humaneval.jsonl", "HumanEval.jsonl", "HumanEval.jsonl.gz"),
-            "bigcode/humanevalpack",
-            lambda categories: [("data/python/data/humanevalpack.jsonl", None)],
-            _humaneval,
-        ),
+        _of_humaneval("humaneval", _humaneval),
+        _of_humaneval("edits", _edits),
         Dataset(
             "gsm8k",
             ("gsm8k.jsonl", "test.jsonl"),

@@ -243,7 +243,7 @@ def decode(
         typer.Option(help='Your own prompts: one a line; in a .jsonl file {"prompt": ...} or a text a line.'),
     ] = None,
     dataset: Annotated[
-        str | None, typer.Option(help="humaneval, gsm8k or spec_bench; default: humaneval.")
+        str | None, typer.Option(help="humaneval, edits, gsm8k or spec_bench; default: humaneval.")
     ] = None,
     data_dir: Annotated[
         Path | None, typer.Option(help="Folder with the set as JSON lines; default: the model hub.")
