@@ -13,6 +13,7 @@ from sonoran.backends.native import LoadProgress
 from sonoran.backends.placement import split_cores
 from sonoran.backends.vocabulary import KnownTokens
 from sonoran.config import ChildConfig, EngineConfig, SpeculativeConfig
+from sonoran.drafting.copying import CopyingDrafter
 from sonoran.drafting.model import ModelDrafter
 from sonoran.drafting.ngram import NgramDrafter
 from sonoran.drafting.ssd import SsdDrafter
@@ -276,7 +277,16 @@ def _with_worker(
 
 def make_engine(models: Models) -> EngineCore:
     """Return an idle engine over models in memory, which are its own from now on."""
-    config, speculative = models.config, models.speculative
+    config, speculative, drafter = models.config, models.speculative, models.drafter
+    # A draft worker copies by itself.
+    if (
+        drafter is not None
+        and speculative is not None
+        and speculative.method == "sd"
+        and speculative.copy_tokens
+    ):
+        k = speculative.num_speculative_tokens
+        drafter = CopyingDrafter(drafter, num_speculative_tokens=k, copy_tokens=speculative.copy_tokens)
     return EngineCore(
         models.backend,
         models.target.tokenizer,
@@ -285,8 +295,9 @@ def make_engine(models: Models) -> EngineCore:
         max_num_batched_tokens=config.max_num_batched_tokens,
         seed=config.seed,
         prefix_caching=config.enable_prefix_caching,
-        drafter=models.drafter,
+        drafter=drafter,
         num_speculative_tokens=speculative.num_speculative_tokens if speculative else 0,
+        longest_speculation=speculative.longest if speculative else 0,
         verification=speculative.verification if speculative else "coupled",
     )
 

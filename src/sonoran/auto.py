@@ -147,7 +147,9 @@ def _as_profiled(
         return _autoregressive(load_models(model, placed, None, reporting), reason)
     # K changes from round to round, up to what was asked for; the rest follows the text and what the worker measures.
     fixed = {key: value for key, value in options.speculative.items() if key not in _LEFT_AT_DEFAULT}
-    given = SpeculativeConfig.from_mapping({**fixed, "num_speculative_tokens": k_max})
+    given = SpeculativeConfig.from_mapping(
+        {**fixed, "num_speculative_tokens": k_max, "copy_tokens": speculative.copy_tokens}
+    )
     models = load_models(model, placed, given, reporting)
     return _adaptive(models, profile, best.placement, best.mode, reason, choice.by_mode["ar"].placement)
 

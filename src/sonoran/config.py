@@ -208,6 +208,12 @@ class SpeculationSettings:
         "End a draft where it is less likely than this to be accepted whole; 0 never.",
         methods=("sd", "ssd"),
     )
+    copy_tokens: int = option(
+        0,
+        "Draft",
+        "Most tokens copied at once from what the text repeats, where that promises more than a draft; 0 never.",
+        methods=("sd", "ssd", "auto"),
+    )
     fan_out: FanOutRule = option(
         "confidence",
         "SSD",
@@ -235,6 +241,7 @@ class SpeculationSettings:
 
     def __post_init__(self) -> None:
         _whole(self, "num_speculative_tokens", 0, MAX_SPECULATIVE_TOKENS)
+        _whole(self, "copy_tokens", 0, MAX_SPECULATIVE_TOKENS)
         for name in ("saguaro_c", "least_chance"):
             _share(name, getattr(self, name))
         _choice("fan_out", self.fan_out, get_args(FanOutRule))
@@ -312,6 +319,12 @@ class SpeculativeConfig(SpeculationSettings, DraftModelConfig):
         for name in ("draft_vocab", "threads", "cores", "quantize", "device"):
             if self.draft_address is not None and getattr(self, name) not in (None, "cpu"):
                 raise ConfigError(f"{name} is decided where the worker at {self.draft_address} was started")
+
+    @property
+    def longest(self) -> int:
+        """Most tokens of a speculation, drafted or copied; ngram copies K, and without drafts are no copies."""
+        k = self.num_speculative_tokens
+        return max(k, self.copy_tokens) if k and self.method != "ngram" else k
 
     @classmethod
     def from_mapping(cls, given: Mapping[str, Any] | SpeculativeConfig) -> SpeculativeConfig:

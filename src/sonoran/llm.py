@@ -202,6 +202,11 @@ class LLM:
         """K as configured; 0 without speculation."""
         return self._runner.core.num_speculative_tokens
 
+    @property
+    def longest_speculation(self) -> int:
+        """Most tokens of a speculation: K, or more where copies may be longer than drafts."""
+        return self._runner.core.longest_speculation
+
     def generate(
         self, prompts: Prompt | Sequence[Prompt], sampling_params: Params = None
     ) -> list[RequestOutput]:

@@ -15,11 +15,12 @@ Int64Array = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 
 FinishReason = Literal["stop", "length", "cancelled"]
-Origin = Literal["primary", "draft", "ngram", "random", "none"]
-"""Where a speculation came from: the cache (``primary``) or a backup (``draft`` is just in time)."""
+Origin = Literal["primary", "draft", "ngram", "random", "copy", "none"]
+"""Where a speculation came from: the cache (``primary``), a backup (``draft`` is just in time), or the text itself
+(``copy``), which is preferred to both where it promises more."""
 
-TokenOrigin = Literal["cache", "backup", "target"]
-"""Where a token came from: an accepted one from the speculation cache or from a backup, or the target's own."""
+TokenOrigin = Literal["cache", "backup", "copy", "target"]
+"""Where a token came from: an accepted one from the speculation cache, a backup or a copy, or the target's own."""
 
 
 class Outcome(NamedTuple):
@@ -98,7 +99,8 @@ class SampleRound:
     @property
     def origins(self) -> tuple[TokenOrigin, ...]:
         """Where each emitted token came from."""
-        drafted: TokenOrigin = "cache" if self.origin == "primary" else "backup"
+        names: dict[Origin, TokenOrigin] = {"primary": "cache", "copy": "copy"}
+        drafted = names.get(self.origin, "backup")
         return tuple(drafted if i < self.accepted else "target" for i in range(len(self.emitted)))
 
 

@@ -104,8 +104,8 @@ def test_hit_rates_by_origin_follow_equation_1(no_decay: None, no_prior: None) -
     assert statistics.hit_rate_after("ngram") == pytest.approx(0.7)
     assert statistics.hit_rate_after("draft") == pytest.approx(0.6)
     assert statistics.overall_hit_rate() == pytest.approx(0.857143, abs=1e-6)
-    assert [group_of(o) for o in ORIGINS] == ["primary"] + ["backup"] * 4
-    assert origins_of("backup") == ("draft", "ngram", "random", "none")
+    assert [group_of(o) for o in ORIGINS] == ["primary"] + ["backup"] * 5
+    assert origins_of("backup") == ("draft", "ngram", "random", "copy", "none")
 
 
 @st.composite

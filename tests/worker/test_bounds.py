@@ -32,8 +32,8 @@ from sonoran.ssd.messages import (
     encode,
 )
 from sonoran.ssd.model import DraftModel
-from sonoran.ssd.ngram import NgramIndex
 from sonoran.ssd.speculator import Speculator
+from sonoran.ssd.suffixes import SuffixIndex
 from sonoran.worker import server, session
 from sonoran.worker.connection import Remote
 from sonoran.worker.server import longest_message
@@ -169,7 +169,7 @@ def test_a_client_that_is_refused_again_and_again_is_spoken_of_once(
 
 
 def test_proposals_without_a_model_are_no_longer_than_a_speculation() -> None:
-    index = NgramIndex([1, 2, 3, 1, 2])
+    index = SuffixIndex([1, 2, 3, 1, 2])
     for propose in (lambda n: random_proposal(1, 0, n, 50), index.propose):
         assert len(propose(MAX_SPECULATIVE_TOKENS)) == MAX_SPECULATIVE_TOKENS
         with pytest.raises(ConfigError, match="at most 64 tokens, not 30000000"):

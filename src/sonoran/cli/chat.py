@@ -50,7 +50,7 @@ EXAMPLES = examples(
     "sonoran chat --resume chat.json",
     "printf 'What is a heap?\\nAnd a stack?\\n' | sonoran chat --json",
 )
-STYLES = {"cache": "\x1b[32m", "backup": "\x1b[33m", "target": ""}
+STYLES = {"cache": "\x1b[32m", "backup": "\x1b[33m", "copy": "\x1b[36m", "target": ""}
 PROMPT, MORE = ">>> ", "... "
 
 
@@ -231,7 +231,12 @@ class Shell:
 def shares(answer: Answer) -> str:
     """Return how many tokens came from where."""
     count = max(1, len(answer.origins))
-    names = {"cache": "guessed ahead", "backup": "drafted on demand", "target": "the target's own"}
+    names = {
+        "cache": "guessed ahead",
+        "backup": "drafted on demand",
+        "copy": "copied",
+        "target": "the target's own",
+    }
     return ", ".join(f"{answer.origins.count(o) / count:.0%} {name}" for o, name in names.items())  # type: ignore[arg-type]
 
 

@@ -390,7 +390,9 @@ class AdaptiveDrafter:
                 self.policy.observe_outcome(
                     self._proposed.get(request.sequence_id, 0), request.outcome.accepted
                 )
-        if self._round is not None and self._round[1] == names and self._typical:
+        # Without an outcome others than this drafter made the last round.
+        ours = all(request.outcome is not None for request in requests)
+        if ours and self._round is not None and self._round[1] == names and self._typical:
             begin, _, k = self._round
             self.policy.observe_time(k, len(names), 1e3 * (now - begin), self._drafted(requests))
 

@@ -8,7 +8,7 @@ from typing import Any
 from sonoran.engine.drafter import DraftRequest
 from sonoran.engine.trace import Span
 from sonoran.sampling.proposals import Speculation
-from sonoran.ssd.ngram import NgramIndex
+from sonoran.ssd.suffixes import SuffixIndex
 
 
 class NgramDrafter:
@@ -16,7 +16,7 @@ class NgramDrafter:
 
     def __init__(self, *, min_n: int = 2, max_n: int = 5) -> None:
         self._min_n, self._max_n = min_n, max_n
-        self._indexes: dict[int, NgramIndex] = {}
+        self._indexes: dict[int, SuffixIndex] = {}
         self._proposals = 0
         self._empty = 0
 
@@ -60,7 +60,7 @@ class NgramDrafter:
     def _propose(self, request: DraftRequest) -> Speculation:
         index = self._indexes.get(request.sequence_id)
         if index is None:
-            index = NgramIndex(min_n=self._min_n, max_n=self._max_n)
+            index = SuffixIndex(min_n=self._min_n, max_n=self._max_n)
             self._indexes[request.sequence_id] = index
         index.extend(request.tokens[len(index) :])
         speculation = index.propose(request.wanted)

@@ -40,13 +40,16 @@ class EngineCore:
         prefix_caching: bool = True,
         drafter: Drafter | None = None,
         num_speculative_tokens: int = 0,
+        longest_speculation: int = 0,
         verification: Verification = "coupled",
     ) -> None:
         self.target = target
         self.drafter = drafter
         self.num_speculative_tokens = 0 if drafter is None else num_speculative_tokens
+        # What is copied may be longer than what is drafted.
+        self.longest_speculation = max(self.num_speculative_tokens, longest_speculation if drafter else 0)
         draft_context = None if drafter is None else drafter.max_context
-        self.limits = Limits.of(target, max_model_len, self.num_speculative_tokens, draft_context)
+        self.limits = Limits.of(target, max_model_len, self.longest_speculation, draft_context)
         self._intake = Intake(self.limits, tokenizer, seed, verification)
         self.kv = KVMemory(target, prefix_caching=prefix_caching)
         self.scheduler = Scheduler(self.kv, max_num_seqs, max_num_batched_tokens)
@@ -150,7 +153,7 @@ class EngineCore:
 
         Without `ask_worker` it may be called from any thread, and the numbers may be of different moments.
         """
-        totals = self.stats.as_dict(self.num_speculative_tokens)
+        totals = self.stats.as_dict(self.longest_speculation)
         totals["num_running"] = len(self.scheduler.running)
         totals["num_waiting"] = len(self.scheduler.waiting)
         totals["num_preemptions"] = self.scheduler.num_preemptions

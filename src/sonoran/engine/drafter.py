@@ -60,8 +60,8 @@ class DraftRound:
 
     @property
     def hit(self) -> bool:
-        """Whether every answer came from the cache, and there was one."""
-        return bool(self.answers) and all(a.origin == "primary" for a in self.answers.values())
+        """Whether every answer was there already, from the cache or as a copy, and there was one."""
+        return bool(self.answers) and all(a.origin in ("primary", "copy") for a in self.answers.values())
 
 
 class Drafter(Protocol):

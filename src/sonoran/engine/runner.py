@@ -190,7 +190,7 @@ class EngineThread:
         if ended:
             del self._listeners[request.request_id]
         news: RequestDelta | RequestOutput | SonoranError
-        k = self.core.num_speculative_tokens
+        k = self.core.longest_speculation
         if request.error is not None:
             news = request.error
         elif subscription.deltas is not None:

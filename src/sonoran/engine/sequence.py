@@ -144,7 +144,7 @@ class Limits:
     max_model_len: int
     trained_context: int
     kv_capacity: int
-    num_speculative_tokens: int  # K; 0 without a drafter
+    num_speculative_tokens: int  # of the longest speculation; 0 without a drafter
     draft_context: int | None
 
     @staticmethod

@@ -66,9 +66,10 @@ class CacheStats:
     def record_answer(self, answer: DraftAnswer, emitted: int) -> None:
         """Count a verification of what was answered, which emitted so many tokens after truncation."""
         before = answer.before or "none"
-        lookups = self.hits.setdefault(before, [0, 0])
-        lookups[0] += answer.origin == "primary"
-        lookups[1] += 1
+        if answer.origin != "copy":  # which is sent whatever the cache has
+            lookups = self.hits.setdefault(before, [0, 0])
+            lookups[0] += answer.origin == "primary"
+            lookups[1] += 1
         worth = self.worth.setdefault(answer.origin, [0, 0])
         worth[0] += emitted
         worth[1] += 1
@@ -99,7 +100,7 @@ class CacheStats:
         if not any(waits.rounds for waits in self.waits.values()):
             return {}
         hits, lookups = (sum(counts[i] for counts in self.hits.values()) for i in (0, 1))
-        missed = [counts for origin, counts in self.worth.items() if origin != "primary"]
+        missed = [counts for origin, counts in self.worth.items() if origin not in ("primary", "copy")]
         return {
             "num_cache_hits": hits,
             "num_cache_lookups": lookups,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 
 from sonoran.llm import LLM
 from sonoran.sampling.params import SamplingParams
-from sonoran.types import RequestDelta, RoundEvent
+from sonoran.types import RequestDelta, RoundEvent, TokenOrigin
 
 TTFT = (
     .001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560
@@ -32,7 +32,7 @@ class Metrics:
         self.registry = CollectorRegistry()
         self._labels: Labels = {"model_name": model, "engine": "0"}
         self._last: dict[tuple[str, int], float] = {}  # when a sample last got tokens
-        k = llm.num_speculative_tokens
+        k = llm.longest_speculation
         self._ttft = self._histogram(
             "vllm:time_to_first_token_seconds", "From arrival to the first token.", TTFT
         )
@@ -89,7 +89,7 @@ class Metrics:
             "sonoran:spec_emitted_tokens",
             "Tokens by where they came from.",
             "origin",
-            ("cache", "backup", "target"),
+            get_args(TokenOrigin),
         )
         self.http = Counter(
             "sonoran:http_requests",
@@ -206,7 +206,7 @@ class Totals(Collector):
         yield from self._worker(now.get("drafter", {}))
 
     def _speculation(self, spec: dict[str, Any]) -> Iterator[CounterMetricFamily]:
-        k = self._llm.num_speculative_tokens
+        k = self._llm.longest_speculation
         for name, key, text in (
             ("drafts", "num_spec_steps", "Speculations verified."),
             ("draft_tokens", "num_draft_tokens", "Tokens proposed."),

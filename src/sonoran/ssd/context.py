@@ -12,6 +12,7 @@ from sonoran.engine.trace import SpanLog
 from sonoran.sampling.drafts import draft_chance
 from sonoran.sampling.proposals import ProposalDistribution
 from sonoran.ssd.backup import BackupPolicy, Pace
+from sonoran.ssd.copies import CopyPolicy
 from sonoran.ssd.fan_out import FanOutPolicy
 from sonoran.ssd.model import DraftModel
 from sonoran.ssd.outcomes import AverageOutcomes, ConfidenceWeight
@@ -32,7 +33,7 @@ class Counters:
     """Totals since the client came."""
 
     rounds: int = 0
-    hits: int = 0
+    hits: int = 0  # of the cache, also where a copy was sent in place of what it had
     misses: int = 0
     early_answers: int = 0  # hits whose branch was not finished when the outcome came
     topped_up: int = 0  # of these, how many were drafted on because that was worth the wait
@@ -55,6 +56,7 @@ class Context:
     fan_out: FanOutPolicy
     backup: BackupPolicy
     average: AverageOutcomes
+    copying: CopyPolicy
     latency: RunningLatency = field(default_factory=RunningLatency)  # of passes beside the target's
     exposed_latency: RunningLatency = field(default_factory=RunningLatency)  # the target waits for these
     pace: Pace = field(default_factory=Pace)
@@ -98,6 +100,7 @@ class Context:
             ),
             backup=BackupPolicy(settings.backup, statistics, settings.num_speculative_tokens),
             average=AverageOutcomes(statistics),
+            copying=CopyPolicy(settings.copy_tokens),
         )
 
     @property

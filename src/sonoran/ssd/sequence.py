@@ -13,10 +13,11 @@ from sonoran.sampling.drafts import draft_sample
 from sonoran.sampling.params import SamplingParams
 from sonoran.sampling.proposals import EMPTY, ProposalDistribution, Speculation
 from sonoran.ssd.cache import SpeculationCache
+from sonoran.ssd.copies import CopySource
 from sonoran.ssd.messages import Item, Prefill
-from sonoran.ssd.ngram import NgramIndex
 from sonoran.ssd.outcomes import OutcomePrediction
 from sonoran.ssd.saguaro import saguaro_sample
+from sonoran.ssd.suffixes import SuffixIndex
 from sonoran.types import FloatArray, Origin, Outcome
 
 
@@ -47,7 +48,8 @@ class DraftSequence:
     ended: set[Outcome] = field(default_factory=set)  # outcomes whose branch is not to grow any more
     fan_out: list[int] = field(default_factory=list)
     scratch: list[int] = field(default_factory=list)  # blocks of the branches
-    ngram: NgramIndex | None = None
+    suffixes: SuffixIndex | None = None  # for the backup ngram, and no more up to date than that needed
+    copies: CopySource | None = None  # where copies are allowed
 
     @property
     def unread(self) -> int:
@@ -81,12 +83,15 @@ class DraftSequence:
         self.sent, self.origin = speculation, origin
         self.stale, self.ranked, self.prediction = True, None, None
 
-    def ngrams(self) -> NgramIndex:
+    def ngrams(self) -> SuffixIndex:
         """Return the index over the sequence's own text, up to date."""
-        if self.ngram is None:
-            self.ngram = NgramIndex()
-        self.ngram.extend(self.tokens[len(self.ngram) :])
-        return self.ngram
+        if self.copies is not None:
+            self.copies.follow(self.tokens)
+            return self.copies.index
+        if self.suffixes is None:
+            self.suffixes = SuffixIndex()
+        self.suffixes.extend(self.tokens[len(self.suffixes) :])
+        return self.suffixes
 
     def sample(
         self, row: FloatArray, drafted: list[int], eos_ids: tuple[int, ...], fan_out: int, saguaro_c: float

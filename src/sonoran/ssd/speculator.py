@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from sonoran.config import MAX_SPECULATIVE_TOKENS
@@ -20,6 +20,7 @@ from sonoran.sampling.proposals import EMPTY, Speculation
 from sonoran.ssd.backup import random_proposal, top_up_goals
 from sonoran.ssd.budget import LARGEST_BUDGET, typical_budget
 from sonoran.ssd.context import Context
+from sonoran.ssd.copies import CopySource
 from sonoran.ssd.messages import (
     MAX_SEQUENCES,
     Answer,
@@ -55,6 +56,16 @@ MAX_JUST_IN_TIME = 2048
 _SHOWN: tuple[Origin, ...] = ("primary", "draft")
 
 
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """The last reply: to which sequences, rows of the target's pass that follows from it, and whether it has a copy."""
+
+    sequences: set[int]
+    rows: int
+    waited_ms: float
+    copied: bool
+
+
 class Speculator:
     """State of one client. Not thread-safe; no input or output. Raises ConfigError for impossible settings."""
 
@@ -68,6 +79,7 @@ class Speculator:
         self._replied: float | None = None
         self._asked = 0.0
         self._hidden_s = 0.0
+        self._sent: _Sent | None = None
 
     def prefill(self, message: Prefill) -> None:
         """Start a sequence; its prompt is read by ``work``. Raises ConfigError when it makes no sense."""
@@ -79,6 +91,8 @@ class Speculator:
                 f"sequence {s.id} has tokens outside the target's vocabulary of {self._target_vocab}"
             )
         kv = self._context.model.kv
+        if self._settings.copy_tokens:
+            s.copies = CopySource(self._context.copying.rates, s.prompt_length)
         s.table = kv.open(kv.match(s.tokens))
         s.computed = len(s.table.blocks) * kv.block_size
         self._context.model.see(s.tokens)
@@ -108,22 +122,45 @@ class Speculator:
         begin = time.perf_counter()
         # Without an outcome among the items nothing was verified: what lies between is idle time, not a round.
         if self._replied is not None and any(item.accepted >= 0 for item in message.items):
-            committed = sum(len(item.tokens) for item in message.items)
-            self._context.pace.observe(committed, 1e3 * (begin - self._asked))
-            self._context.backup.observe_latency(verification_ms=1e3 * (begin - self._replied))
+            self._observe_round(message, begin, self._replied)
         self._asked = begin
         self._context.counters.rounds += 1
-        found = [self._look_up(item) for item in message.items]
+        found = [self._look_up(item, len(message.items)) for item in message.items]
         present = [s for s in found if s is not None]
         short = [s for s in present if not s.complete and self._is_caught_up(s)]
         exposed = self._fill_in(short, len(present)) if short else 0.0
         answers = [_answer(item, s) for item, s in zip(message.items, found, strict=True)]
         hidden, self._hidden_s = 1e3 * self._hidden_s, 0.0
         self._replied = time.perf_counter()
+        self._sent = _Sent(
+            {item.sequence for item in message.items},
+            sum(len(answer.tokens) + 1 for answer in answers),
+            1e3 * (self._replied - begin),
+            any(answer.origin == "copy" for answer in answers),
+        )
         if self._context.spans is not None:
             origins = [answer.origin for answer in answers]
             self._context.spans.add("reply", begin, self._replied, origins=origins)
         return Speculations(message.round, answers, hidden, exposed)
+
+    def _observe_round(self, message: Speculate, asked: float, replied: float) -> None:
+        """Count the round that a question ends: its tokens, its time, and that of the target."""
+        committed = sum(len(item.tokens) for item in message.items)
+        context, round_ms, verified_ms = self._context, 1e3 * (asked - self._asked), 1e3 * (asked - replied)
+        context.pace.observe(committed, round_ms)
+        context.backup.observe_latency(verification_ms=verified_ms)
+        sent, items = self._sent, message.items
+        if (
+            sent is None
+            or sent.sequences != {i.sequence for i in items}
+            or any(i.accepted < 0 for i in items)
+        ):
+            return
+        context.copying.observe_round(committed, round_ms)
+        context.copying.latency.observe(sent.rows, verified_ms)
+        if not sent.copied:
+            share = 1.0 / len(items)
+            context.copying.rival.observe(share * committed, share * sent.rows - 1.0, sent.waited_ms)
 
     def work(self) -> Iterator[None]:
         """Draft for the next round; yields after every forward pass."""
@@ -161,6 +198,11 @@ class Speculator:
             "verification_ms": context.backup.verification_ms,
             "draft_ms": context.backup.draft_ms,
             "pass_ms_by_rows": context.latency.as_dict(),
+            "copies": {
+                "num_copies": context.copying.copies,
+                "right_by_match": context.copying.rates.as_dict(),
+                "round_ms_by_rows": context.copying.latency.as_dict(),
+            },
         }
 
     def trace(self, limit: int) -> dict[str, Any]:
@@ -209,8 +251,21 @@ class Speculator:
         """Whether drafting just in time would not have to read a prompt first."""
         return s.unread <= 2 * self._settings.num_speculative_tokens
 
-    def _look_up(self, item: Item) -> DraftSequence | None:
-        """Move a sequence on by an outcome and look it up; None when it is unknown."""
+    def _look_up(self, item: Item, batch: int) -> DraftSequence | None:
+        """Move a sequence on by an outcome and look it up; None when it is unknown. A copy may replace what is found."""
+        s = self._take(item)
+        if s is not None and s.copies is not None and item.wanted:
+            expected = self._context.statistics.mean_tokens("primary", len(s.sent)) if s.complete else None
+            s.copies.follow(s.tokens)
+            start, length = self._context.copying.choose(s.copies, item.wanted, batch, expected)
+            copy = self._known(s.copies.index.copy(start, length)) if length else EMPTY
+            if copy.tokens:
+                s.propose(copy, "copy")
+                s.complete = True
+        return s
+
+    def _take(self, item: Item) -> DraftSequence | None:
+        """Move a sequence on by an outcome and take what the cache has for it; None when it is unknown."""
         s = self._sequences.get(item.sequence)
         if s is None:
             return None
@@ -226,7 +281,8 @@ class Speculator:
             self.free([item.sequence])
             return None
         context.model.see(item.tokens)
-        s.wanted, s.complete = item.wanted, item.wanted < 1
+        s.wanted = min(item.wanted, self._settings.num_speculative_tokens)
+        s.complete = s.wanted < 1
         s.propose(EMPTY, "none")
         if outcome is None:
             s.cache.open(())  # nothing was verified, so nothing that was guessed came true
@@ -243,10 +299,10 @@ class Speculator:
             context.counters.misses += 1
             return s
         context.counters.hits += 1
-        s.complete = outcome in s.ended or len(cached) >= item.wanted
+        s.complete = outcome in s.ended or len(cached) >= s.wanted
         context.counters.early_answers += not s.complete
         if cached.tokens:
-            s.propose(cached.cut(item.wanted), "primary")
+            s.propose(cached.cut(s.wanted), "primary")
         return s
 
     def _fill_in(self, short: list[DraftSequence], batch_size: int) -> float:

@@ -39,6 +39,7 @@ PRIOR_ACCEPTANCE: dict[Origin, float] = {
     "draft": 0.8,
     "ngram": 0.4,
     "random": 0.0,
+    "copy": 0.8,
     "none": 0.0,
 }
 PRIOR_EXPONENT = 1.0  # r of the power law

@@ -25,6 +25,11 @@ class RunningLatency:
         """Whether two different numbers of rows were seen, so that a slope can be told."""
         return len(self._points) >= 2
 
+    @property
+    def largest(self) -> int:
+        """Rows of the largest pass that was seen, 0 before any."""
+        return int(self._points[-1][0]) if self._points else 0
+
     def observe(self, rows: int, milliseconds: float) -> None:
         """Count one pass."""
         at = bisect.bisect_left(self._points, (rows, -math.inf))
