@@ -24,14 +24,14 @@ import pytest
 import typer
 
 from sonoran.cli import main
-from sonoran.config import SpeculativeConfig
+from sonoran.config import speculation_of
 from sonoran.models.registry import DEFAULT_DRAFT, DEFAULT_TARGET
 from tests.tiny_models import make_gguf
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 SHELL = ("", "bash", "console")
-FOREIGN_OPTIONS = {"--hypothesis-profile", "--help", "--no-binary"}
+FOREIGN_OPTIONS = {"--additional-config", "--hypothesis-profile", "--help", "--no-binary"}
 NOT_IN_THE_TREE = {"profiles/"}
 SMALL = "smollm2-135m-instruct"
 
@@ -214,7 +214,7 @@ def test_every_speculative_config_is_valid() -> None:
     found = [config for block in BLOCKS for config in configurations(block)]
     assert len(found) >= 8
     for config in found:
-        SpeculativeConfig.from_mapping(config)
+        speculation_of(config)
 
 
 PROGRAM: Any = typer.main.get_command(main.app)
