@@ -158,7 +158,7 @@ def texts(device: str) -> dict[str, Any]:
         make_gguf(target, "qwen2", "Q8_0", seed=1)
         make_gguf(draft, "qwen2", "Q8_0", seed=1, num_layers=1)
         for mode, place in (("ar", None), ("sd", "cpu"), ("sd", device), ("ssd", "cpu"), ("ssd", device)):
-            config = None if place is None else {"method": mode, "model": str(draft), "device": place}
+            config = False if place is None else {"method": mode, "model": str(draft), "device": place}
             with LLM(str(target), device=device, speculative_config=config) as llm:
                 ids = []
                 for temperature in (0.0, 1.0):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+from datetime import datetime, timedelta, timezone
 
 import pytest
 
@@ -116,6 +117,29 @@ def test_a_second_start_does_not_measure_again(models, plain_text, monkeypatch):
     os.utime(models / "draft.gguf")
     with pytest.raises(AssertionError, match="measured again"):
         load(models, config(models), cores=CORES)
+
+
+@two_cores
+def test_a_noisy_measurement_is_remembered_for_a_day(models, plain_text, monkeypatch):
+    pair = open_pair(models / "target.gguf", models / "draft.gguf", cores=CORES[:2])
+    calls = []
+
+    def found(loaded, pair, settings=None):
+        calls.append(pair)
+        noisy = placed(pair.key, profile(both_cores=0.5, spread=0.5))
+        now = datetime.now(timezone.utc).isoformat()
+        return dataclasses.replace(noisy, quick=True, made_for=pair.state, created=now)
+
+    monkeypatch.setattr(auto, "quick_profile", found)
+    for _ in range(2):
+        with load(models, config(models), cores=CORES[:2]) as llm:
+            assert "too noisy" in run(llm, plain_text)["reason"]
+    assert len(calls) == 1
+    yesterday = (datetime.now(timezone.utc) - timedelta(days=1, hours=1)).isoformat()
+    save_profile(dataclasses.replace(load_profile(pair.key), created=yesterday))
+    with load(models, config(models), cores=CORES[:2]) as llm:
+        run(llm, plain_text)
+    assert len(calls) == 2
 
 
 @two_cores

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from sonoran import serve_ray
+from sonoran.config import SpeculativeConfig
 from sonoran.errors import ConfigError
 from sonoran.serve_ray import RayConfig, Replica, claim_cores
 from tests.server.running import tiny_pair
@@ -58,8 +59,10 @@ def test_cores_come_back_when_their_replica_dies(tmp_path: Path) -> None:
 def test_values_may_be_text() -> None:
     config = RayConfig(replicas="2", cores="3", mode="ssd", draft="d")  # type: ignore[arg-type]
     assert (config.replicas, config.cores) == (2, 3)
-    assert config.speculative == {"method": "ssd", "model": "d"}
-    assert RayConfig().speculative is None and RayConfig(mode="ngram").speculative == {"method": "ngram"}
+    assert config.speculative == SpeculativeConfig("ssd", model="d")
+    assert RayConfig(mode="ar").speculative is None
+    assert RayConfig(mode="ngram").speculative == SpeculativeConfig("ngram")
+    assert RayConfig().speculative == SpeculativeConfig.from_mapping({"method": "auto"})
     assert RayConfig().cores >= 1
 
 
@@ -70,6 +73,8 @@ def test_values_may_be_text() -> None:
         ({"replicas": "two"}, "replicas must be a number, got 'two'"),
         ({"replicas": "0"}, "replicas must be at least 1, got 0"),
         ({"host": "0.0.0.0"}, "give it keys"),
+        ({"mode": "sdd"}, "method 'sdd' is unknown.*'sd'"),
+        ({"mode": "ar", "draft": "d"}, "unknown speculative_config.*'model'"),
     ],
 )
 def test_wrong_arguments_are_refused_before_anything_starts(

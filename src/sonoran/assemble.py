@@ -128,7 +128,14 @@ def worker_client(
     if draft is None:
         keys = load_keys(speculative.draft_key_file, "client") if speculative.draft_key_file else None
         return WorkerClient(hello, Remote(str(speculative.draft_address), keys), target.tokenizer.fingerprint)
-    options = _worker_config(target, draft, target_blocks, config, speculative)
+    beyond = -(-beyond_target(speculative) // config.block_size) + 1
+    options = worker_config(
+        target.tokenizer,
+        draft,
+        speculative,
+        block_size=config.block_size,
+        num_kv_blocks=target_blocks + config.max_num_seqs * beyond,
+    )
     if early is None:
         return WorkerClient(hello, Local(options), target.tokenizer.fingerprint)
     early.brief(hello, options, target.tokenizer.fingerprint)
@@ -144,17 +151,22 @@ def _early_client(speculative: SpeculativeConfig | None) -> WorkerClient | None:
     return client
 
 
-def _worker_config(
-    target: OpenModel,
+def beyond_target(speculative: SpeculativeConfig) -> int:
+    """Return the KV slots that the draft of a sequence needs beside the target's: the speculation, and one for each
+    branch and step."""
+    return (1 + LARGEST_BUDGET) * speculative.num_speculative_tokens
+
+
+def worker_config(
+    tokenizer: Tokenizer,
     draft: OpenModel,
-    target_blocks: int,
-    config: EngineConfig,
     speculative: SpeculativeConfig,
+    *,
+    block_size: int,
+    num_kv_blocks: int,
 ) -> ChildConfig:
-    same = draft.tokenizer.fingerprint() == target.tokenizer.fingerprint()
-    k = speculative.num_speculative_tokens
-    # Beside the target's tokens: the speculation, and a slot for each branch and step.
-    beyond = k + LARGEST_BUDGET * k
+    """Return what a draft worker of our own is told: its model, its place, its memory, and the target's vocabulary."""
+    same = draft.tokenizer.fingerprint() == tokenizer.fingerprint()
     return ChildConfig(
         model=str(draft.file.path),
         threads=speculative.threads,
@@ -162,8 +174,8 @@ def _worker_config(
         quantize=speculative.quantize,
         draft_vocab=speculative.draft_vocab,
         device=speculative.device,
-        block_size=config.block_size,
-        num_kv_blocks=target_blocks + config.max_num_seqs * (-(-beyond // config.block_size) + 1),
+        block_size=block_size,
+        num_kv_blocks=num_kv_blocks,
         # Of vocabularies that differ in length the worker has to tell more.
         fingerprint=draft.tokenizer.fingerprint() if same else "",
         num_tokens=draft.tokenizer.vocab_size,

@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 from sonoran.assemble import Models, load_models, make_engine, with_drafter
@@ -45,8 +45,11 @@ log = logging.getLogger(__name__)
 CONTEXT = 512
 """Tokens of a sequence for which the first choice is made."""
 
-READING_S = 3.0
+READING_S = 6.0
 """Seconds after which a quick measurement reads no further, even if acceptance is not sure then."""
+
+NOISY_FOR = timedelta(days=1)
+"""How long a quick measurement that was too noisy is used: some machines are never quiet, others were busy just then."""
 
 SPLIT_ROWS = (1, 4, 8)
 _LEFT_AT_DEFAULT = ("budget", "backup", "least_chance")
@@ -200,9 +203,7 @@ def _say(choice: Choice, remarks: Sequence[str]) -> str:
 
 
 def _keep(profile: Profile) -> None:
-    """Remember a quick measurement for the next start, unless it says little."""
-    if profile.noisy or profile.thin:
-        return
+    """Remember a quick measurement for the next start; what it lacks, its remarks say each time."""
     try:
         save_profile(profile)
     except PlanError as error:
@@ -320,10 +321,20 @@ def _autoregressive(models: Models, reason: str) -> Models:
 def _stored(pair: Pair) -> Profile | None:
     try:
         found = load_profile(pair.key)
-        return None if found is not None and found.quick and found.made_for != pair.state else found
     except PlanError as error:
         log.warning("%s", error)
         return None
+    if found is None or not found.quick:
+        return found
+    return found if found.made_for == pair.state and not (found.noisy and _is_old(found.created)) else None
+
+
+def _is_old(created: str) -> bool:
+    """Whether a noisy measurement has been used long enough; a date that is none is old."""
+    try:
+        return datetime.now(timezone.utc) - datetime.fromisoformat(created) > NOISY_FOR
+    except (TypeError, ValueError):
+        return True
 
 
 def _usable(config: EngineConfig) -> Cores:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from sonoran.backends.placement import find_processors
-from sonoran.config import from_keywords
+from sonoran.config import SpeculativeConfig, from_keywords, speculation_of
 from sonoran.errors import ConfigError
 from sonoran.llm import LLM
 from sonoran.models.registry import DEFAULT_TARGET
@@ -37,8 +37,8 @@ class RayConfig:
     """
 
     model: str = DEFAULT_TARGET
-    mode: str = "ar"
-    draft: str = "auto"
+    mode: str = "auto"
+    draft: str = ""  # empty: the one that is known for the model
     replicas: int = 1
     cores: int = 0  # of each replica; 0 shares out those of this machine
     max_num_seqs: int = 16  # texts that a replica generates at once; Ray sends it no more requests than that
@@ -63,11 +63,12 @@ class RayConfig:
             object.__setattr__(self, "cores", max(1, available // self.replicas))
 
     @property
-    def speculative(self) -> dict[str, Any] | None:
-        """The speculative_config of each engine."""
-        if self.mode == "ar":
-            return None
-        return {"method": self.mode} if self.mode == "ngram" else {"method": self.mode, "model": self.draft}
+    def speculative(self) -> SpeculativeConfig | None:
+        """What drafts in each engine, None for AR. Raises ConfigError for a mode that is none."""
+        given = {"method": self.mode}
+        if self.draft or self.mode in ("sd", "ssd"):
+            given["model"] = self.draft or "auto"
+        return speculation_of(given)
 
     @property
     def server(self) -> ServerConfig:
@@ -161,7 +162,7 @@ class Replica:
         limits: dict[str, Any] = {"max_num_seqs": config.max_num_seqs}
         if config.max_model_len:
             limits["max_model_len"] = config.max_model_len
-        return LLM(config.model, speculative_config=config.speculative, **limits)
+        return LLM(config.model, speculative_config=config.speculative or False, **limits)
 
     def _end(self) -> None:
         if self._service is not None:
@@ -176,7 +177,8 @@ class Replica:
 def app(arguments: Mapping[str, Any]) -> Any:
     """Return the Ray Serve application for the keys of RayConfig. Raises ConfigError, also without Ray."""
     config = from_keywords(RayConfig, "serve_ray", arguments)
-    config.server  # noqa: B018 - a host without keys is refused here, not in every replica
+    # What is wrong is refused here, not in every replica.
+    _ = config.server, config.speculative
     try:
         from ray import serve
     except ImportError:

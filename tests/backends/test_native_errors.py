@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sonoran.backends.base import Rows
+from sonoran.backends.base import Backend, Rows
 from sonoran.backends.native import NativeBackend
 from sonoran.errors import ConfigError, ModelError, NumericsError
 from sonoran.models.source import ModelFile, open_model
@@ -102,15 +102,13 @@ def test_malformed_rows_are_refused_by_name_and_value(backend: NativeBackend, ca
 FIELDS = ("tokens", "positions", "slots", "sequences", "trunk_lengths", "extra_slots", "extra_offsets")
 
 
-@settings(max_examples=300, deadline=None)
-@given(
-    edits=st.lists(
-        st.tuples(st.sampled_from(FIELDS), st.integers(0, 3), st.integers(-2, 50)), min_size=1, max_size=3
-    ),
+Edits = list[tuple[str, int, int]]
+EDITS = st.lists(
+    st.tuples(st.sampled_from(FIELDS), st.integers(0, 3), st.integers(-2, 50)), min_size=1, max_size=3
 )
-def test_exactly_the_rows_that_keep_the_contract_run(
-    backend: NativeBackend, edits: list[tuple[str, int, int]]
-) -> None:
+
+
+def assert_runs_exactly_what_keeps_the_contract(backend: Backend, edits: Edits) -> None:
     rows = good()
     for field, at, value in edits:
         values = getattr(rows, field)
@@ -122,6 +120,12 @@ def test_exactly_the_rows_that_keep_the_contract_run(
             backend.forward(rows)
     else:
         assert np.isfinite(backend.forward(rows)).all()
+
+
+@settings(max_examples=300, deadline=None)
+@given(edits=EDITS)
+def test_exactly_the_rows_that_keep_the_contract_run(backend: NativeBackend, edits: Edits) -> None:
+    assert_runs_exactly_what_keeps_the_contract(backend, edits)
 
 
 def test_a_refused_pass_leaves_the_memory_alone(backend: NativeBackend) -> None:

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from sonoran.backends.load import check_kv_memory, load_backend
 from sonoran.backends.torch import backend as torch_module
@@ -21,10 +20,16 @@ from sonoran.models.opening import open_with_tokenizer
 from sonoran.models.source import ModelFile, open_model
 from tests.backends.native_oracle import TABLE, native, text, trunk
 from tests.backends.test_architectures import opened
-from tests.backends.test_native_errors import FIELDS, MALFORMED, broken, good
+from tests.backends.test_native_errors import (
+    EDITS,
+    MALFORMED,
+    Edits,
+    assert_runs_exactly_what_keeps_the_contract,
+    broken,
+    good,
+)
 from tests.hf_models import HF_ONLY, MODELS, VOCAB, convert, save_model
 from tests.oracles import torch_backend as oracle
-from tests.oracles.row_contract import check_rows
 from tests.tiny_models import make_gguf
 
 NAMES = [name for name in (*MODELS, *HF_ONLY) if "moe" not in name]
@@ -86,25 +91,9 @@ def test_malformed_rows_are_refused_as_elsewhere(small: TorchBackend, case: str)
 
 
 @settings(max_examples=150, deadline=None)
-@given(
-    edits=st.lists(
-        st.tuples(st.sampled_from(FIELDS), st.integers(0, 3), st.integers(-2, 50)), min_size=1, max_size=3
-    ),
-)
-def test_exactly_the_rows_that_keep_the_contract_run(
-    small: TorchBackend, edits: list[tuple[str, int, int]]
-) -> None:
-    rows = good()
-    for field, at, value in edits:
-        values = getattr(rows, field)
-        values[at % len(values)] = value
-    try:
-        check_rows(rows, 320, 3, 16)
-    except ConfigError:
-        with pytest.raises(ConfigError):
-            small.forward(rows)
-    else:
-        assert np.isfinite(small.forward(rows)).all()
+@given(edits=EDITS)
+def test_exactly_the_rows_that_keep_the_contract_run(small: TorchBackend, edits: Edits) -> None:
+    assert_runs_exactly_what_keeps_the_contract(small, edits)
 
 
 def test_rows_that_want_nothing_write_all_the_same(model_file: ModelFile) -> None:

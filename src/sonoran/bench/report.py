@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from html import escape
 from typing import Any
 
+from sonoran.bench.verdict import speed_table
 from sonoran.planning.drawing import SHADES, Form, draw, look, reference
 from sonoran.planning.page import figure, items, page, table
 from sonoran.planning.rounds.curves import Point
@@ -126,27 +127,6 @@ def _times(axes: Any, modes: Mapping[str, Mapping[str, Any]]) -> None:
         axes.legend(loc="best")
 
 
-def _speed_table(result: Mapping[str, Any]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    modes = result["modes"]
-    base = next((name for name in modes if name.startswith("ar")), next(iter(modes)))
-    plain = modes[base]["tokens_per_s"]
-    head = ("mode", "tokens/s", "spread", f"x {base}", "first token, s", "accepted", "per round", "hits")
-    rows: list[tuple[str, ...]] = [
-        (
-            name,
-            f"{mode['tokens_per_s']:.1f}",
-            f"{mode['spread']:.0%}",
-            f"{mode['tokens_per_s'] / plain:.2f}",
-            f"{mode['ttft_s']:.2f}",
-            _share(mode["acceptance_rate"]),
-            "" if mode["mean_acceptance_length"] is None else f"{mode['mean_acceptance_length']:.2f}",
-            _share(mode["hit_rate"]),
-        )
-        for name, mode in modes.items()
-    ]
-    return head, rows
-
-
 def _batch_table(result: Mapping[str, Any]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     head = ("mode", "batch", "tokens/s", "spread", "groups")
     return head, [
@@ -178,7 +158,7 @@ def render_page(result: Mapping[str, Any], command: str, svg: bytes) -> str:
     """Return the page; it loads nothing."""
     parts = [
         f'<p class="lead">{escape(result["verdict"])}</p>', f"<pre>{escape(command)}</pre>", items(_facts(result)),
-        figure(svg), "<h2>One prompt at a time</h2>", table(*_speed_table(result)),
+        figure(svg), "<h2>One prompt at a time</h2>", table(*speed_table(result["modes"], nothing="")),
     ]  # fmt: skip
     if result.get("throughput"):
         parts += ["<h2>By batch size</h2>", f"<p>{escape(_TOGETHER)}</p>", table(*_batch_table(result))]
@@ -188,7 +168,7 @@ def render_page(result: Mapping[str, Any], command: str, svg: bytes) -> str:
 def render_markdown(result: Mapping[str, Any], command: str) -> str:
     """Return the tables for a page of results, between marks that say who wrote them."""
     lines = [MADE[0], "", f"`{command}`", "", *(f"- {fact}" for fact in _facts(result)), ""]
-    lines += [*_rows(*_speed_table(result)), "", result["verdict"], ""]
+    lines += [*_rows(*speed_table(result["modes"], nothing="")), "", result["verdict"], ""]
     if result.get("throughput"):
         lines += [_TOGETHER, "", *_rows(*_batch_table(result)), ""]
     return "\n".join([*lines, "![Decoding, measured](report.png)", "", MADE[1], ""])
@@ -198,7 +178,3 @@ def _rows(head: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
     names = list(head)
     body = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
     return ["| " + " | ".join(names) + " |", "|" + "---|" * len(names), *body]
-
-
-def _share(value: float | None) -> str:
-    return "" if value is None else f"{value:.0%}"

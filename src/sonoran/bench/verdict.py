@@ -1,4 +1,4 @@
-"""What measured speeds come to, in a few sentences: what is fastest, why, and what to type."""
+"""What measured speeds come to: a table, and a few sentences on what is fastest, why, and what to type."""
 
 from __future__ import annotations
 
@@ -7,6 +7,37 @@ from typing import Any
 
 ALIKE = 0.03
 """Speeds that differ by less are not told apart."""
+
+
+def base_of(modes: Mapping[str, Any]) -> str:
+    """Return the mode that others are compared with: the first autoregressive one, else the first."""
+    return next((name for name in modes if name.startswith("ar")), next(iter(modes)))
+
+
+def speed_table(
+    modes: Mapping[str, Mapping[str, Any]], nothing: str = "-"
+) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Return titles and a row for each mode of ``bench decode``; ``nothing`` stands for what does not apply."""
+    base = base_of(modes)
+    plain = modes[base]["tokens_per_s"]
+    head = ("mode", "tokens/s", "spread", f"x {base}", "first token, s", "accepted", "per round", "hits")
+
+    def cell(value: float | None, form: str) -> str:
+        return nothing if value is None else format(value, form)
+
+    return head, [
+        (
+            name,
+            f"{mode['tokens_per_s']:.1f}",
+            f"{mode['spread']:.0%}",
+            f"{mode['tokens_per_s'] / plain:.2f}",
+            f"{mode['ttft_s']:.2f}",
+            cell(mode["acceptance_rate"], ".0%"),
+            cell(mode["mean_acceptance_length"], ".2f"),
+            cell(mode["hit_rate"], ".0%"),
+        )
+        for name, mode in modes.items()
+    ]
 
 
 def verdict(modes: Mapping[str, Mapping[str, Any]], plain: str | None, commands: Mapping[str, str]) -> str:

@@ -22,7 +22,7 @@ from sonoran.bench.modes import ALL, BenchMode, EnginePlan, LlamaCppRunner, LLMR
 from sonoran.bench.native_subject import READ_LOOP_BYTES, NativeSubject
 from sonoran.bench.peers import LlamaCpp, check_peer
 from sonoran.bench.together import check_batches, measure_together
-from sonoran.bench.verdict import verdict
+from sonoran.bench.verdict import base_of, speed_table, verdict
 from sonoran.cli import bench_serve, bench_start
 from sonoran.cli.common import (
     JsonOption,
@@ -563,25 +563,15 @@ def show_decode(result: dict[str, Any]) -> None:
         f"{result['model']}, {result['num_prompts']} prompts of {result['dataset']}, at most "
         f"{result['max_tokens']} tokens each, temperature {result['temperature']:g}"
     )
-    speed = {name: mode["tokens_per_s"] for name, mode in result["modes"].items()}
-    base = "ar" if "ar" in speed else next(iter(speed))
+    head, rows = speed_table(result["modes"])
     table = Table(box=None, header_style="bold")
-    for title in ("mode", "tokens/s", "spread", f"x {base}", "first token", "accepted", "per round", "hits"):
+    for title in head:
         table.add_column(title, justify="left" if title == "mode" else "right", no_wrap=True)
-    for name, mode in result["modes"].items():
-        table.add_row(
-            name,
-            f"{mode['tokens_per_s']:.1f}",
-            f"{mode['spread']:.0%}",
-            f"{speed[name] / speed[base]:.2f}",
-            f"{mode['ttft_s']:.2f} s",
-            share(mode["acceptance_rate"]),
-            "-" if mode["mean_acceptance_length"] is None else f"{mode['mean_acceptance_length']:.2f}",
-            share(mode["hit_rate"]),
-        )
+    for row in rows:
+        table.add_row(*row)
     out.print(table)
     for name, paired in result["paired_ratios"].items():
-        if paired is not None and (name.endswith(f"/{base}") or len(speed) <= 3):
+        if paired is not None and (name.endswith(f"/{base_of(result['modes'])}") or len(rows) <= 3):
             extremes = f"{paired['min']:.2f} to {paired['max']:.2f}"
             say(f"{name}: {paired['median']:.2f} x on the median prompt ({extremes})")
     for entry in result.get("throughput", []):
@@ -594,8 +584,3 @@ def show_decode(result: dict[str, Any]) -> None:
     else:
         say(f"texts differ: {result['differences']}")
     say(result["verdict"])
-
-
-def share(value: float | None) -> str:
-    """Return a percentage, or a dash for what does not apply."""
-    return "-" if value is None else f"{value:.0%}"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sonoran.assemble import KV_SHARE
+from sonoran.assemble import KV_SHARE, beyond_target, worker_config
 from sonoran.backends.load import free_kv_blocks, kv_blocks_in
 from sonoran.config import ChildConfig, SpeculativeConfig
 from sonoran.errors import ConfigError, SonoranError
@@ -17,7 +17,6 @@ from sonoran.models.families import family_draft
 from sonoran.models.opening import OpenModel, open_with_tokenizer
 from sonoran.models.tokenizer.compatibility import require_compatible
 from sonoran.models.tokenizer.tokenizer import Tokenizer
-from sonoran.ssd.budget import LARGEST_BUDGET
 from sonoran.ssd.messages import PROTOCOL_VERSION, Hello
 from sonoran.vllm.options import WHERE, VllmOptions
 from sonoran.worker.client import WorkerClient
@@ -106,27 +105,13 @@ def make_client(target: Target, options: VllmOptions) -> WorkerClient:
 
 def _worker_config(target: Target, speculative: SpeculativeConfig, kv_cache_bytes: int | None) -> ChildConfig:
     draft = _open_draft(target, str(speculative.model))
-    same = draft.tokenizer.fingerprint() == target.tokenizer.fingerprint()
-    k = speculative.num_speculative_tokens
     if kv_cache_bytes is not None:
         blocks = kv_blocks_in(kv_cache_bytes, draft.file.config, BLOCK_SIZE)
     else:  # pages are touched only when used
-        longest = min(target.max_model_len, draft.file.config.max_position) + k + LARGEST_BUDGET * k
+        longest = min(target.max_model_len, draft.file.config.max_position) + beyond_target(speculative)
         wanted = target.max_num_seqs * (-(-longest // BLOCK_SIZE) + 1)
         blocks = max(1, min(wanted, free_kv_blocks(draft.file.config, BLOCK_SIZE, KV_SHARE)))
-    return ChildConfig(
-        model=str(draft.file.path),
-        threads=speculative.threads,
-        cores=speculative.cores,
-        quantize=speculative.quantize,
-        draft_vocab=speculative.draft_vocab,
-        block_size=BLOCK_SIZE,
-        num_kv_blocks=blocks,
-        fingerprint=draft.tokenizer.fingerprint() if same else "",
-        num_tokens=draft.tokenizer.vocab_size,
-        stand_in=draft.stand_in,
-        special_ids=tuple(sorted(draft.special_ids)),
-    )
+    return worker_config(target.tokenizer, draft, speculative, block_size=BLOCK_SIZE, num_kv_blocks=blocks)
 
 
 def _open_draft(target: Target, name: str) -> OpenModel:

@@ -21,8 +21,7 @@ LEAST_POSITIONS = 200
 """By fewer positions a draft is not judged: see ``judged``."""
 
 TYPICAL_RATE = 0.7
-"""Acceptance of a draft that nobody has measured: what drafts of a family reach on mixed text, a little less on prose and
-more on code."""
+"""Acceptance that a draft is taken to have until it is measured: a judgement, not a measurement."""
 
 Chances = tuple[tuple[float, ...], ...]
 
